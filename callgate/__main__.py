@@ -1,0 +1,7 @@
+"""`python -m callgate`."""
+
+from __future__ import annotations
+
+from callgate.cli import main
+
+main()

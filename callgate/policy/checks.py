@@ -1,0 +1,97 @@
+"""What is valid and yet probably not meant: warnings of a policy.
+
+Pure. A warning never changes what is enforced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callgate.model import ANY
+from callgate.policy.problems import Path, Problem, dotted
+from callgate.policy.units import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from callgate.policy.resolve import Choice, Resolution, Resolver
+    from callgate.policy.schema import PolicyFile
+    from callgate.policy.source import Document
+
+
+def warnings_of(
+    file: PolicyFile, document: Document, resolver: Resolver, environ: Mapping[str, str]
+) -> list[Problem]:
+    """Every warning, in the order of the file."""
+    found = [*_tokens(file, document, environ), *_named_waits(file, document, resolver)]
+    for agent in (*file.agents, ANY):
+        tools = file.agents[agent].tools if agent in file.agents else {}
+        for tool in (None, *tools):
+            found += _waits(document, resolver, agent, tool)
+            found += _timeouts(document, resolver, agent, tool)
+    unique = {(problem.line, problem.column, problem.found): problem for problem in found}
+    return sorted(unique.values(), key=lambda problem: (problem.line, problem.column))
+
+
+def _tokens(file: PolicyFile, document: Document, environ: Mapping[str, str]) -> Iterator[Problem]:
+    for name, caller in file.callers.items():
+        if caller.token is not None and not environ.get(caller.token):
+            path: Path = ("callers", name, "token")
+            line, column = document.position(path)
+            found = f"the variable {caller.token}, which is not set"
+            yield Problem(dotted(path), line, column, found, "a variable that holds the token")
+
+
+def _waits(
+    document: Document, resolver: Resolver, agent: str, tool: str | None
+) -> Iterator[Problem]:
+    """A rate that waits needs a queue to wait in."""
+    resolution = resolver.resolve(ANY, agent, tool)
+    if not _refuses(resolution):
+        return
+    for choice in resolution.rates():
+        if choice.rate is not None and choice.rate.on_limit == "wait" and choice.layer.path:
+            yield _no_queue(document, choice.layer.path)
+
+
+def _named_waits(file: PolicyFile, document: Document, resolver: Resolver) -> Iterator[Problem]:
+    """The same for callers, without going through every tool for each of them."""
+    if not any(_refuses(resolver.resolve(ANY, agent, None)) for agent in (*file.agents, ANY)):
+        return
+    for name, caller in file.callers.items():
+        if caller.rate is not None and caller.rate.on_limit == "wait":
+            yield _no_queue(document, ("callers", name))
+
+
+def _refuses(resolution: Resolution) -> bool:
+    queue = resolution.plain("queue")
+    return queue is not None and not queue.value
+
+
+def _no_queue(document: Document, layer: Path) -> Problem:
+    expected = "a `queue` above 0 to wait in; calls over the rate are refused"
+    path = (*layer, "rate", "on_limit")
+    return _at(document, path, "on_limit: wait where the queue is 0", expected)
+
+
+def _timeouts(
+    document: Document, resolver: Resolver, agent: str, tool: str | None
+) -> Iterator[Problem]:
+    """A default above its own ceiling is lowered; whoever wrote it may not know."""
+    resolution = resolver.resolve(ANY, agent, tool)
+    own, ceiling = resolution.plain("timeout"), resolution.plain("max_timeout", manifest=False)
+    if not _both(own, ceiling) or own is None or ceiling is None or not own.layer.path:
+        return
+    if own.value > ceiling.value:
+        found = f"timeout {duration_text(own.value)}"
+        expected = f"at most max_timeout, {duration_text(ceiling.value)}, to which it is lowered"
+        yield _at(document, (*own.layer.path, "timeout"), found, expected)
+
+
+def _both(own: Choice | None, ceiling: Choice | None) -> bool:
+    return own is not None and ceiling is not None and own.active and ceiling.active
+
+
+def _at(document: Document, path: Path, found: str, expected: str) -> Problem:
+    line, column = document.position(path)
+    return Problem(dotted(path), line, column, found, expected)

@@ -1,0 +1,306 @@
+"""The leaves of a policy file: limits with units, names, and where secrets may stand.
+
+Pure. Every limit is written as a plain value, as `unlimited`, or as a mapping with a
+`mode`; the three become one model here, so that nothing behind the schema asks which it
+was. Validators raise `UnitError`, which carries what was expected and never the value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+
+from callgate.policy import units
+from callgate.policy.patterns import is_glob
+from callgate.policy.units import UNLIMITED, UnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+Mode = Literal["enforce", "shadow", "off"]
+
+MAX_CONCURRENCY = 1_000_000
+MAX_QUEUE = 100_000
+"""A waiting call costs about 1 KiB; this many fit any host that runs agents."""
+
+MAX_TOOLS = 4_096
+"""Entries of `tools` for one agent: as many as it may list."""
+MAX_PATTERNS = 256
+"""Of them with `*` or `?`. A name that nobody listed is matched against each."""
+
+AGENT_PATTERN = r"[A-Za-z0-9_.-]{1,128}"
+CALLER_PATTERN = r"(?!~)[!-)+-~]{1,128}|\*"
+MAX_TOOL_CHARS = 256
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NOT_ZERO = r"(?!0+(?:\.0+)?(?![0-9.]))"
+
+
+class Kind:
+    """What an author calls a leaf's type; pydantic skips it, the reference page shows it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Strict(BaseModel):
+    """A mapping of the file: no unknown keys, no conversions, never changed again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _whole(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise UnitError(f"a whole number from {low} to {high}")
+
+    return parse
+
+
+def _above_zero(parse: Callable[[object], int], expected: str) -> Callable[[object], int]:
+    def checked(value: object) -> int:
+        number = parse(value)
+        if number <= 0:
+            raise UnitError(f"{expected}, above zero")
+        return number
+
+    return checked
+
+
+def _or_unlimited(parse: Callable[[object], Any]) -> PlainValidator:
+    def checked(value: object) -> Any:
+        if value == UNLIMITED:
+            return None
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise UnitError(f"{error.expected}, or {UNLIMITED}", error.suggestion) from None
+
+    return PlainValidator(checked)
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^(?:{pattern})$"}
+
+
+def _schema(*kinds: dict[str, Any], unlimited: bool = True) -> WithJsonSchema:
+    every = [*kinds, {"const": UNLIMITED}] if unlimited else [*kinds]
+    return WithJsonSchema(every[0] if len(every) == 1 else {"anyOf": every})
+
+
+_DURATION = _text(_NOT_ZERO + units.DURATION_PATTERN)
+_SIZE = (_text(_NOT_ZERO + units.SIZE_PATTERN), {"type": "integer", "minimum": 1})
+_CPU = (_text(_NOT_ZERO + units.CPU_PATTERN), {"type": "number", "exclusiveMinimum": 0})
+
+_positive_ns = _above_zero(units.duration_ns, units.DURATION_TEXT)
+_positive_bytes = _above_zero(units.size_bytes, units.SIZE_TEXT)
+
+Duration = Annotated[
+    int,
+    Kind("duration"),
+    PlainValidator(units.duration_ns),
+    _schema(_text(units.DURATION_PATTERN), unlimited=False),
+]
+DurationRange = Annotated[
+    tuple[int, int],
+    Kind("range"),
+    PlainValidator(units.duration_range_ns),
+    _schema(_text(units.RANGE_PATTERN), unlimited=False),
+]
+Size = Annotated[
+    int, Kind("size"), PlainValidator(_positive_bytes), _schema(*_SIZE, unlimited=False)
+]
+DurationOrNone = Annotated[
+    int | None, Kind("duration"), _or_unlimited(_positive_ns), _schema(_DURATION)
+]
+SizeOrNone = Annotated[int | None, Kind("size"), _or_unlimited(_positive_bytes), _schema(*_SIZE)]
+CountOrNone = Annotated[
+    int | None,
+    _or_unlimited(_whole(1, MAX_CONCURRENCY)),
+    _schema({"type": "integer", "minimum": 1, "maximum": MAX_CONCURRENCY}),
+]
+CpuOrNone = Annotated[int | None, _or_unlimited(units.millicores), _schema(*_CPU)]
+BandwidthOrNone = Annotated[
+    int | None,
+    _or_unlimited(units.bandwidth_bps),
+    _schema(_text(_NOT_ZERO + units.BANDWIDTH_PATTERN)),
+]
+RateOrNone = Annotated[
+    tuple[int, int] | None,
+    _or_unlimited(units.rate),
+    _schema(_text(_NOT_ZERO + units.RATE_PATTERN)),
+]
+QueueLength = Annotated[
+    int,
+    Kind("count"),
+    PlainValidator(_whole(0, MAX_QUEUE)),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_QUEUE}),
+]
+Burst = Annotated[
+    int,
+    Kind("count"),
+    PlainValidator(_whole(1, units.MAX_COUNT)),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": units.MAX_COUNT}),
+]
+Restarts = Annotated[
+    int,
+    Kind("count"),
+    PlainValidator(_whole(0, 1_000_000)),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
+]
+
+
+class Limit(Strict):
+    """A limit and how it is meant: `enforce`, `shadow` (only recorded) or `off`."""
+
+    limit: Any
+    mode: Mode | None = Field(None, description="Of this limit alone.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_scalar(cls, data: Any) -> Any:
+        return data if isinstance(data, dict) else {"limit": data}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The short form beside the mapping, so that editors accept both."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        short = {k: v for k, v in schema["properties"]["limit"].items() if k != "title"}
+        return {"anyOf": [short, schema]}
+
+
+class TimeLimit(Limit):
+    """At most this long, in nanoseconds."""
+
+    limit: DurationOrNone
+
+
+class CountLimit(Limit):
+    """At most this many."""
+
+    limit: CountOrNone
+
+
+class BytesLimit(Limit):
+    """At most this many bytes."""
+
+    limit: SizeOrNone
+
+
+class CpuLimit(Limit):
+    """At most this share of processors, in millicores."""
+
+    limit: CpuOrNone
+
+
+class BandwidthLimit(Limit):
+    """At most this many bits a second."""
+
+    limit: BandwidthOrNone
+
+
+class QuotaLimit(Limit):
+    """At most this many calls in each window of the wall clock."""
+
+    limit: RateOrNone
+
+
+class RateLimit(Limit):
+    """At most this many calls a period."""
+
+    limit: RateOrNone
+    burst: Burst | None = Field(None, description="How many at once; the N of `N/period`.")
+    on_limit: Literal["deny", "wait"] = Field("deny", description="Refuse, or wait in the queue.")
+
+
+class SplitRateLimit(RateLimit):
+    """A rate that may be counted for each caller apart."""
+
+    per: Literal["caller"] | None = Field(None, description="Each caller has its own count.")
+
+
+def _agent_name(name: str) -> str:
+    if re.fullmatch(AGENT_PATTERN, name) is None:
+        hint = "defaults" if name == "*" else None
+        raise UnitError("an agent's name of letters, digits, `_`, `.` and `-`", hint)
+    return name
+
+
+def _caller_name(name: str) -> str:
+    if re.fullmatch(CALLER_PATTERN, name) is None:
+        raise UnitError('a caller\'s exact name (no blanks, no `*`, no `~` first), or "*" alone')
+    return name
+
+
+def _tool_name(name: str) -> str:
+    if not 0 < len(name) <= MAX_TOOL_CHARS or not name.isprintable():
+        raise UnitError(f"a tool's name or pattern of 1 to {MAX_TOOL_CHARS} characters")
+    return name
+
+
+def few_tools(tools: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what would make every look-up slow."""
+    if len(tools) > MAX_TOOLS or sum(map(is_glob, tools)) > MAX_PATTERNS:
+        raise UnitError(f"at most {MAX_TOOLS} tools, {MAX_PATTERNS} of them patterns")
+    return tools
+
+
+def _token(value: object) -> str:
+    name = value.removeprefix("env:") if isinstance(value, str) else ""
+    if not isinstance(value, str) or name == value or not _ENV_NAME.fullmatch(name):
+        raise UnitError("env:NAME, so that the secret itself stays out of the file")
+    return name
+
+
+def _version(value: object) -> int:
+    if value.__class__ is not int or value != 1:  # true equals 1 in Python
+        raise UnitError("1")
+    return 1
+
+
+def _state(value: object) -> str:
+    if isinstance(value, str) and value.startswith(("redis://", "rediss://", "unix://")):
+        raise UnitError("local: a shared state is not available in this version", "local")
+    if value != "local":
+        raise UnitError("local", "local")
+    return "local"
+
+
+def _env_name(value: object) -> str:
+    if not isinstance(value, str) or _ENV_NAME.fullmatch(value) is None:
+        raise UnitError("the name of an environment variable")
+    return value
+
+
+AgentName = Annotated[str, AfterValidator(_agent_name)]
+CallerName = Annotated[str, AfterValidator(_caller_name)]
+ToolName = Annotated[str, AfterValidator(_tool_name)]
+Token = Annotated[
+    str,
+    Kind("`env:NAME`"),
+    PlainValidator(_token),
+    WithJsonSchema(_text(f"env:{_ENV_NAME.pattern}")),
+]
+EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema(_text(_ENV_NAME.pattern))]
+Version = Annotated[Literal[1], BeforeValidator(_version)]
+State = Annotated[str, Kind("`local`"), PlainValidator(_state), WithJsonSchema({"const": "local"})]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]

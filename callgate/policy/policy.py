@@ -1,0 +1,247 @@
+"""`Policy`: a policy file, read, checked and ready to answer. IO only in `parse` and `load`.
+
+Immutable; a reload makes another one. It keeps no name that a peer sent: `tool_key` maps
+any name to a key of the policy, and lanes are kept by those who ask for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from callgate.errors import ConfigError
+from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
+from callgate.policy.checks import warnings_of
+from callgate.policy.explain import Explainer, Row
+from callgate.policy.files import read_at_most, read_regular
+from callgate.policy.lanes import audit_spec, gate_spec, lane_spec
+from callgate.policy.launch import launch_spec
+from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
+from callgate.policy.problems import PolicyError, Problem
+from callgate.policy.resolve import Resolver
+from callgate.policy.source import MAX_SOURCE_BYTES, Document, decode, read
+from callgate.policy.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from callgate.policy.schema import PolicyFile
+
+_REVISION_CHARS = 12
+
+
+class Policy:
+    """What may be called, by whom, how often, how long and how much at once."""
+
+    __slots__ = (
+        "_base",
+        "_document",
+        "_file",
+        "_manifests",
+        "_name",
+        "_resolver",
+        "agents",
+        "audit",
+        "callers",
+        "files",
+        "revision",
+        "source",
+        "warnings",
+    )
+
+    def __init__(
+        self,
+        file: PolicyFile,
+        document: Document,
+        manifests: Mapping[str, Manifest],
+        *,
+        revision: str,
+        name: str,
+        base: Path | None,
+    ) -> None:
+        self._file = file
+        self._document = document
+        self._manifests = manifests
+        self._name = Path(name).name
+        self._base = Path.cwd() if base is None else base
+        self._resolver = Resolver(file, manifests)
+        self.revision = revision
+        """12 hex digits over the text and its manifests."""
+        self.source: Path | None = None
+        self.files: tuple[Path, ...] = ()
+        """Everything that a change of may change the policy."""
+        self.callers = frozenset(file.callers) - {ANY}
+        self.agents = frozenset(file.agents)
+        audit = file.audit
+        self.audit: AuditSpec | None = (
+            None if audit is None else audit_spec(audit, _resolved(audit.path, base))
+        )
+        self.warnings: tuple[Problem, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        source: str = "<policy>",
+        base: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Policy:
+        """Read a policy's text; raises `PolicyError` with every problem.
+
+        `base` is the directory that its paths are relative to; without it, the current one.
+        """
+        document, problems = read(text)
+        if document is None:
+            raise PolicyError(problems, source=source)
+        file, more = validate(document)
+        problems += _elsewhere(problems, more)
+        if file is None or problems:
+            raise PolicyError(problems, source=source)
+        folder = None if base is None else Path(base)
+        digest = hashlib.sha256(text.encode())
+        manifests: dict[str, Manifest] = {}
+        files: list[Path] = []
+        for agent, path in _manifest_paths(file, folder):
+            files.append(path)
+            at = ("agents", agent, "manifest")
+            found, data = _read_manifest(document, at, path)
+            problems += [found] if isinstance(found, Problem) else []
+            digest.update(b"\0" + data)
+            if isinstance(found, list):
+                problems += found
+            elif isinstance(found, Manifest):
+                manifests[agent] = found
+        if problems:
+            raise PolicyError(problems, source=source)
+        revision = digest.hexdigest()[:_REVISION_CHARS]
+        policy = cls(file, document, manifests, revision=revision, name=source, base=folder)
+        policy.files = tuple(files)
+        known = os.environ if environ is None else environ
+        policy.warnings = tuple(warnings_of(file, document, policy._resolver, known))
+        return policy
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    ) -> Policy:
+        """Read a policy file; its paths are relative to it."""
+        place = Path(path)
+        try:
+            data = read_at_most(place, MAX_SOURCE_BYTES)
+        except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+            found = getattr(error, "strerror", None) or "an unreadable file"
+            problem = Problem("", 1, 1, found, "a policy file that can be read")
+            raise PolicyError([problem], source=str(place)) from None
+        text = decode(data)
+        if isinstance(text, Problem):
+            raise PolicyError([text], source=str(place))
+        policy = cls.parse(text, source=str(place), base=place.parent, environ=environ)
+        policy.source = place
+        policy.files = (place, *policy.files)
+        return policy
+
+    @classmethod
+    def profile(cls, name: str) -> Policy:
+        """A policy without a file: the values of a profile and nothing else."""
+        return cls.parse(f"version: 1\nprofile: {name}\n", source=f"<profile {name}>")
+
+    @classmethod
+    def default(cls) -> Policy:
+        """What a policy file that says nothing means."""
+        return cls.profile("guarded")
+
+    def agent_key(self, agent: str) -> str:
+        """The name if the policy has it, else `*`."""
+        return agent if agent in self.agents else ANY
+
+    def tool_key(self, agent: str, tool: str) -> str:
+        """The name if the policy has it, else the longest pattern that fits, else `*`."""
+        return self._resolver.tool_key(agent, tool)
+
+    def lane(
+        self, caller_key: str, agent_key: str, tool_key: str, *, agent: str | None, tool: str | None
+    ) -> LaneSpec:
+        """All that the policy says of a lane; `agent` and `tool` are names to show, or None.
+
+        `agent_key` and `tool_key` may be names that the policy does not have but a program
+        declared: they then have counters of their own.
+        """
+        resolution = self._resolver.resolve(caller_key, agent_key, tool_key)
+        keys = (caller_key, agent_key, tool_key)
+        return lane_spec(resolution, keys, agent=agent, tool=tool, policy=self.revision)
+
+    def gate(self, agent: str) -> GateSpec:
+        """All that the policy says of the connection to an agent."""
+        return gate_spec(self._resolver.resolve(ANY, agent, None), agent)
+
+    def launch_spec(self, agent: str, command: Sequence[str] | None = None) -> LaunchSpec:
+        """All that the policy says of an agent's process; `command` replaces its own.
+
+        Raises `ConfigError` if neither says how to start it.
+        """
+        resolution = self._resolver.resolve(ANY, agent, None)
+        stated = resolution.part("", "command")
+        words = command or (None if stated is None else stated.value)
+        if not words:
+            raise ConfigError(agent=agent)
+        tokens = [caller.token for caller in self._file.callers.values() if caller.token]
+        return launch_spec(
+            resolution,
+            agent,
+            words,
+            base=self._base,
+            manifest=self._manifests.get(agent),
+            tokens=tokens,
+        )
+
+    def explain(self, agent: str, tool: str | None = None, caller: str | None = None) -> list[Row]:
+        """Each effective limit with the line that it came from."""
+        resolution = self._resolver.resolve(caller or ANY, agent, tool)
+        explainer = Explainer(resolution, self._document, self._name, caller or ANY)
+        rows = explainer.rows(tool=tool is not None)
+        return rows + explainer.absent(self._manifests.get(agent))
+
+
+def _resolved(path: str, base: Path | None) -> str:
+    return str(Path(path) if base is None else base / path)
+
+
+def _elsewhere(problems: list[Problem], more: list[Problem]) -> list[Problem]:
+    """Of two problems in one place the first is the cause."""
+    taken = {(problem.line, problem.column) for problem in problems}
+    return [problem for problem in more if (problem.line, problem.column) not in taken]
+
+
+def _manifest_paths(file: PolicyFile, base: Path | None) -> Iterator[tuple[str, Path]]:
+    for name, agent in file.agents.items():
+        if agent.manifest is not None:
+            yield name, Path(_resolved(agent.manifest, base))
+
+
+def _read_manifest(
+    document: Document, at: tuple[str, ...], path: Path
+) -> tuple[Manifest | Problem | list[Problem], bytes]:
+    """The manifest or its problems, which stand where the policy names it; and its bytes."""
+    line, column = document.position(at)
+    where = ".".join(at)
+    try:
+        data = read_regular(path, MAX_MANIFEST_BYTES)
+    except (OSError, ValueError):  # ValueError: a path with a NUL
+        found = f"{path.name}, which cannot be read"
+        return Problem(where, line, column, found, "a manifest file"), b""
+    manifest, errors = read_manifest(data, path.name)
+    if manifest is not None:
+        return manifest, data
+    return [
+        Problem(
+            where,
+            line,
+            column,
+            f"{error.found} in {path.name}" + (f" ({error.key})" if error.key else ""),
+            error.expected,
+        )
+        for error in errors
+    ], data

@@ -1,0 +1,297 @@
+"""Work that runs in this process.
+
+An async tool runs in its caller's task: no task, no timer and no future a call. A deadline
+cancels the task exactly as `asyncio.timeout` does, counting with `uncancel`, so that a cancel
+from outside is never swallowed, also in the same tick. A tool that swallows the cancel delays
+its own caller; `isolate: task` gives it a task of its own, and answers at the deadline. A sync
+tool runs in a thread, which cannot be stopped: its caller is answered at the deadline, and its
+slot stays taken until the thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, current_task
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from callgate.errors import CallCanceled, CallgateError
+from callgate.router import refusals, screen
+from callgate.router.boxed import Boxed, boxed, boxed_call
+from callgate.router.flight import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from callgate.router.engine import Engine
+    from callgate.router.flight import Flight
+    from callgate.router.tools import Tool
+
+MAX_THREADS = 256
+"""Threads that sync tools of one router may hold at once: 2 GiB of stacks, mostly untouched."""
+
+CURRENT: ContextVar[Flight | None] = ContextVar("callgate_current_flight", default=None)
+"""The call whose tool is running here: what calls made inside it are nested in."""
+
+_COMPLETED = Ending.COMPLETED
+
+
+class LocalRunner:
+    """Runs tools of this process; the `Owner` of their flights."""
+
+    __slots__ = ("_engine", "_threads", "_working")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._threads: anyio.CapacityLimiter | None = None
+        self._working: set[asyncio.Task[Any]] = set()
+        """Keeps the tasks alive; the loop itself does not. Bounded by the slots they hold."""
+
+    def entered(self, flight: Flight) -> None:
+        _wake(flight)
+
+    def turned_away(self, flight: Flight) -> None:
+        _wake(flight)
+
+    def interrupt(self, flight: Flight) -> None:
+        if flight.lingers:
+            if flight.grace_ns is not None and flight.task is not None:
+                flight.task.cancel()
+            _wake(flight)
+        elif flight.task is not None:
+            flight.task.cancel()
+
+    def ignored(self, flight: Flight) -> None:
+        """Nothing can be done about code of this process."""
+
+    async def _wait_turn(self, flight: Flight) -> None:
+        """Wait in the queue; raises why the call was turned away."""
+        flight.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await flight.waiter
+        except (CancelledError, GeneratorExit):
+            self._engine.abandon(flight)
+            raise
+        flight.waiter = None
+        self._check_turn(flight)
+
+    def _check_turn(self, flight: Flight) -> None:
+        """Raise how a call has ended between its entry and this moment, if it has."""
+        if flight.refused is not None:
+            raise flight.refused
+        if flight.ending is not None:
+            raise self._close(flight)
+
+    async def run_job(self, flight: Flight, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+        """Run a call that began before this task did, and may have ended meanwhile."""
+        if not flight.queued:
+            self._check_turn(flight)
+        if tool.is_sync or flight.lane.spec.isolate:
+            return await self.run_apart(flight, tool.function, arguments, thread=tool.is_sync)
+        return await self.run(flight, tool.function, arguments)
+
+    async def run(
+        self, flight: Flight, function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any]
+    ) -> Any:
+        """Run an async tool in this very task."""
+        if flight.queued:
+            await self._wait_turn(flight)
+        task = current_task()
+        if task is None:
+            self._engine.abandon(flight)
+            raise RuntimeError("a call needs a task")
+        flight.task = task
+        flight.base_cancels = task.cancelling()
+        parent = flight.parent
+        CURRENT.set(flight)
+        try:
+            if flight.span is None:
+                result = await function(**arguments)
+            else:
+                with flight.span:
+                    result = await function(**arguments)
+        except BaseException as error:
+            replaced = self._raised(flight, task, error)
+            if replaced is None:
+                raise
+            await _absorb_cancel(flight, task)
+            raise replaced from None
+        finally:
+            CURRENT.set(parent)
+            if parent is not None:
+                flight.parent = None  # what it left running must not keep all its ancestors
+        if flight.ending is not None or flight.lane.spec.max_output_bytes is not None:
+            await self._check_answer(flight, task, result)
+        failure = self._engine.finish(flight, _COMPLETED)
+        if failure is not None:
+            raise failure
+        return result
+
+    async def run_apart(
+        self,
+        flight: Flight,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        thread: bool,
+    ) -> Any:
+        """Run a tool beside its caller, who is answered at the deadline whatever it does."""
+        if flight.queued:
+            await self._wait_turn(flight)
+        flight.lingers = True
+        flight.grace_ns = None if thread else flight.lane.spec.cancel_grace_ns
+        waiter = flight.waiter = asyncio.get_running_loop().create_future()
+        work = asyncio.create_task(self._work(flight, function, arguments, thread=thread))
+        flight.task = work
+        self._working.add(work)
+        work.add_done_callback(partial(self._work_done, flight))
+        try:
+            await waiter
+        except (CancelledError, GeneratorExit):
+            if flight.settle(Ending.CANCELLED):
+                self.interrupt(flight)
+            self._engine.finish(flight, Ending.CANCELLED)
+            raise
+        if not work.done() or flight.ending in {Ending.TIMED_OUT, Ending.CANCELLED}:
+            raise self._close(flight)
+        return self._outcome(flight, work)
+
+    async def _check_answer(self, flight: Flight, task: asyncio.Task[Any], result: Any) -> None:
+        """Raise what the caller gets in place of a result that is late or too large."""
+        if flight.ending is not None:
+            task.uncancel()
+            answer = self._close(flight)
+            self._engine.late(flight)
+            await _absorb_cancel(flight, task)
+            raise answer
+        oversized = self._check_output(flight, result)
+        if oversized is not None:
+            raise self._engine.finish(flight, Ending.OVERSIZED) or oversized
+
+    def _outcome(self, flight: Flight, work: asyncio.Task[Boxed]) -> Any:
+        """What work that ended in time returns or raises."""
+        failure = self._engine.finish(flight, flight.ending or Ending.FAILED)
+        if failure is not None:
+            raise failure
+        if flight.ending is Ending.OVERSIZED:
+            raise flight.handle
+        return work.result().open()
+
+    async def _work(
+        self,
+        flight: Flight,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        thread: bool,
+    ) -> Boxed:
+        CURRENT.set(flight)
+        if flight.span is not None:
+            with flight.span:
+                return await self._do(flight, function, arguments, thread=thread)
+        return await self._do(flight, function, arguments, thread=thread)
+
+    async def _do(
+        self,
+        flight: Flight,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        thread: bool,
+    ) -> Boxed:
+        if not thread:
+            return await boxed(function(**arguments))
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(MAX_THREADS)
+
+        def run() -> Boxed:
+            if flight.ending is not None:  # it was settled while it waited for a thread
+                return Boxed(None, CallCanceled())
+            return boxed_call(function, arguments)
+
+        return await anyio.to_thread.run_sync(run, limiter=self._threads)
+
+    def _work_done(self, flight: Flight, work: asyncio.Task[Boxed]) -> None:
+        self._working.discard(work)
+        flight.parent = None
+        box = None if work.cancelled() or work.exception() is not None else work.result()
+        failed = box is None or box.error is not None
+        if flight.ending is None:
+            oversized = None
+            if box is not None and box.error is None:
+                oversized = self._check_output(flight, box.value)
+            if oversized is not None:
+                flight.handle = oversized
+                flight.settle(Ending.OVERSIZED)
+            else:
+                flight.settle(Ending.FAILED if failed else Ending.COMPLETED)
+        self._engine.work_ended(flight, answered=not work.cancelled())
+        _wake(flight)
+
+    def _raised(
+        self, flight: Flight, task: asyncio.Task[Any], error: BaseException
+    ) -> BaseException | None:
+        """End a call whose tool raised; what to raise instead, or None for the same."""
+        engine = self._engine
+        settled = flight.ending is not None  # by deadline or cancel: one cancel of the task is ours
+        outer = (task.uncancel() if settled else task.cancelling()) > flight.base_cancels
+        if isinstance(error, CancelledError):
+            if settled and not outer:
+                return self._close(flight)
+            engine.finish(flight, Ending.CANCELLED if outer else Ending.FAILED)
+            return None
+        if isinstance(error, Exception):
+            return self._close(flight) if settled else engine.finish(flight, Ending.FAILED)
+        closed = isinstance(error, GeneratorExit)  # the others end programs, and must pass
+        engine.finish(flight, Ending.CANCELLED if closed else Ending.FAILED)
+        return None
+
+    def _close(self, flight: Flight) -> CallgateError:
+        """End a call that was settled from outside; the error for its caller."""
+        ending = flight.ending or Ending.CANCELLED
+        failure = self._engine.finish(flight, ending)
+        if failure is not None:
+            return failure
+        lane = flight.lane
+        if ending is Ending.TIMED_OUT:
+            elapsed_ns = flight.enforced_ns - flight.asked_ns
+            return refusals.timed_out(lane, flight.request_id, elapsed_ns)
+        return refusals.plain(CallCanceled, lane, flight.request_id)
+
+    def _check_output(self, flight: Flight, result: Any) -> CallgateError | None:
+        """Measure a result if a limit asks for it; the error if it is too large."""
+        ceiling = flight.lane.spec.max_output_bytes
+        if ceiling is None:
+            return None
+        size = flight.bytes_out = screen.measure(result)
+        if size is not None and size <= ceiling.limit:
+            return None
+        error = refusals.output_too_large(flight.lane, flight.request_id, ceiling, size)
+        if not ceiling.shadow:
+            return error
+        self._engine.would_deny(flight, error)
+        return None
+
+
+def _wake(flight: Flight) -> None:
+    waiter = flight.waiter
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+async def _absorb_cancel(flight: Flight, task: asyncio.Task[Any]) -> None:
+    """Take back a cancel of ours that was not delivered, so that it does not strike the caller.
+
+    It happens if a tool cancels its own call and then ends without another await: before Python
+    3.13 `uncancel` leaves such a cancel to be delivered at the next one.
+    """
+    if task.cancelling() == flight.base_cancels and getattr(task, "_must_cancel", False):
+        try:
+            await asyncio.sleep(0)
+        except CancelledError:
+            if task.cancelling() > flight.base_cancels:
+                raise  # somebody else's came meanwhile, and both are delivered as one

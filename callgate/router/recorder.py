@@ -1,0 +1,202 @@
+"""What the router writes down of calls, and what it does when that fails.
+
+The audit log may be absent. A refusal is never let through because its record failed: the
+call stays refused. Floods of refusals in one lane are merged.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from callgate.audit import events
+from callgate.audit.merge import Merger
+from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
+
+if TYPE_CHECKING:
+    from callgate.audit import AuditLog, Event
+    from callgate.router.flight import Flight
+    from callgate.router.lanes import Lane
+
+MERGE_WINDOW_NS = 1_000_000_000
+
+
+class Recorder:
+    """Writes calls into the audit log, if there is one."""
+
+    __slots__ = ("_dropped", "_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
+
+    def __init__(self, log: AuditLog | None = None, *, batched: bool = False) -> None:
+        """`batched` leaves the writing to `flush`, for whoever handles many calls at once."""
+        self.log = log
+        self.batched = batched
+        self._record = None if log is None else log.stage if batched else log.record
+        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int]] = {}
+        """Refusals that are counted and not yet written, by lane and code: the latest, how many."""
+        self._dropped = 0
+        self.pins = 0
+        """Calls that wait, and work that outlived its call: they may have more to write."""
+        self.retired = False
+        """Its policy was replaced: it closes with the last call that it has to write."""
+        self.flush_ns: int | None = None
+        """When to call `flush_merged` next."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The install's key for pseudonyms, if there is a log."""
+        return None if self.log is None else self.log.key
+
+    @property
+    def dropped(self) -> int:
+        """Records that could not be written and were let go."""
+        return self._dropped if self.log is None else self.log.dropped
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """Counters of the log."""
+        return None if self.log is None else self.log.snapshot()
+
+    def write(self, event: Event) -> None:
+        """Write an event that is not a call's; a failure shows at the next call."""
+        if self.log is not None:
+            with suppress(AuditUnavailable):
+                if self.log.has_staged:  # in the middle of a pass, whose end flushes it
+                    self.log.stage(event.body())
+                else:
+                    self.log.write(event)
+
+    def retire(self) -> None:
+        """Write the rest of the calls in flight, then close."""
+        self.retired = True
+        self._close_if_idle()
+
+    def close(self) -> None:
+        """Write what is only counted so far, and close the log."""
+        self.flush_merged()
+        if self.log is not None:
+            with suppress(AuditUnavailable):
+                self.log.close()
+            self._dropped = self.log.dropped
+            self.log = self._record = None
+
+    def flush(self) -> None:
+        """Write what is batched; raises `AuditUnavailable` if none of it could be written."""
+        if self.log is not None:
+            self.log.flush()
+            if self.retired:
+                self._close_if_idle()
+
+    def admitted(self, flight: Flight, queue_ns: int) -> None:
+        """A call enters; raises `AuditUnavailable` if that cannot be written."""
+        record = self._record
+        if record is not None:
+            record(
+                events.admitted(
+                    flight.lane.fragment, flight.request_id, flight.ids, queue_ns // 1_000_000
+                ),
+                1,
+            )
+
+    def ended(self, flight: Flight, duration_ns: int) -> None:
+        """An admitted call ended; raises `AuditUnavailable` if that cannot be written."""
+        record = self._record
+        ending = flight.ending
+        if record is not None and ending is not None:
+            record(
+                events.ended(
+                    ending.event,
+                    flight.lane.fragment,
+                    flight.request_id,
+                    flight.ids,
+                    duration_ns // 1_000_000,
+                    None if ending.code == "ok" else ending.code,
+                    flight.bytes_in,
+                    flight.bytes_out,
+                ),
+                -1,
+            )
+            if self.retired and not self.batched:
+                self._close_if_idle()
+
+    def late(self, flight: Flight, duration_ns: int) -> None:
+        """Work answered after its call had been settled."""
+        record = self._record
+        if record is not None:
+            with suppress(AuditUnavailable):
+                record(
+                    events.late(
+                        flight.lane.fragment,
+                        flight.request_id,
+                        flight.ids,
+                        duration_ns // 1_000_000,
+                    )
+                )
+
+    def unpin(self) -> None:
+        """Work that outlived its call has ended."""
+        self.pins -= 1
+        if self.retired and not self.batched:
+            self._close_if_idle()
+
+    def denied(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
+        """A call was refused, and there is a log."""
+        self._denied(lane, error, ids, now_ns)
+        if self.retired and not self.batched:
+            self._close_if_idle()
+
+    def _denied(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
+        merger = lane.merger
+        if merger is None:
+            merger = lane.merger = Merger()
+        if merger.offer(now_ns):
+            self._refused("tool.call.denied", lane, error, ids)
+            return
+        key = id(lane), error.code
+        merged = self._merging.get(key)
+        self._merging[key] = lane, error, 1 if merged is None else merged[2] + 1
+        if self.flush_ns is None:
+            self.flush_ns = now_ns + MERGE_WINDOW_NS
+
+    def would_deny(self, lane: Lane, error: CallgateError, ids: str) -> None:
+        """A limit in shadow mode would have refused a call that passes."""
+        self._refused("tool.call.would_deny", lane, error, ids)
+
+    def flush_merged(self) -> None:
+        """Write the refusals that were only counted, one record for each lane and code."""
+        self.flush_ns = None
+        merging, self._merging = self._merging, {}
+        for lane, error, count in merging.values():
+            self._refused("tool.call.denied", lane, error, "", count)
+
+    def _close_if_idle(self) -> None:
+        if self.log is None or not (self.log.open_calls or self.pins):
+            self.close()
+
+    def _refused(
+        self,
+        event: events.Refusal,
+        lane: Lane,
+        error: CallgateError,
+        ids: str,
+        count: int | None = None,
+    ) -> None:
+        record = self._record
+        if record is None or error.request_id is None:
+            return
+        limit = error.limit
+        with suppress(AuditUnavailable):
+            record(
+                events.refused(
+                    event,
+                    lane.fragment,
+                    error.request_id,
+                    ids,
+                    error.code,
+                    "" if limit is None else events.limit_fragment(_describe(limit)),
+                    error.retry_after_ms,
+                    count,
+                )
+            )
+
+
+def _describe(limit: LimitInfo) -> str:
+    return f"{limit.type} {limit.scope} {limit.limit}"
