@@ -1,0 +1,228 @@
+"""What the peers of one gate share: the router, the pass, and what they count.
+
+Synchronous. Whoever reads bytes hands them to a peer and calls `flush`; deadlines that the
+router looks at end in `flush` too. If the records of a pass cannot be written, what it had
+ready to send is put right first: calls that it admitted are refused, answers are withheld.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from callgate.audit import Event
+from callgate.audit.merge import Merger
+from callgate.errors import AuditUnavailable, CallgateError
+from callgate.peers.outbox import Wire
+from callgate.router.alarm import Alarm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.audit.events import EventName
+    from callgate.peers.inflight import Pending
+    from callgate.peers.outbox import Outbox
+    from callgate.router.lanes import Lane
+    from callgate.router.recorder import Recorder
+    from callgate.router.router import Router
+
+FRAME_TIMEOUT_NS = 30_000_000_000
+"""For a frame from its first byte to its last: 16 MiB at 5 Mbit/s."""
+MERGE_NS = 1_000_000_000
+"""How often rejected frames that were only counted are written."""
+
+METHODS = frozenset(
+    {
+        "completion/complete",
+        "elicitation/create",
+        "initialize",
+        "logging/setLevel",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "roots/list",
+        "sampling/createMessage",
+        "server/discover",
+        "subscriptions/listen",
+        "tools/list",
+    }
+)
+"""Requests that are counted by name; all others are `other`, since a peer may invent names."""
+
+
+class Frames(Protocol):
+    """What a splitter says of the frame that is not complete."""
+
+    @property
+    def since_ns(self) -> int | None:
+        """When it began."""
+
+
+class Hub:
+    """Shared by the peers of a gate."""
+
+    __slots__ = (
+        "_fetching",
+        "_merged",
+        "_mergers",
+        "_timing",
+        "engine",
+        "on_fault",
+        "rejected",
+        "requests",
+        "router",
+        "stray",
+        "wire",
+    )
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.engine = router.engine
+        self.wire = Wire(router.engine.recorders)
+        self.requests: Counter[str] = Counter()
+        """Requests other than tool calls, by method."""
+        self.rejected: Counter[str] = Counter()
+        """Frames that could not be read, by reason."""
+        self.stray = 0
+        """Answers and notifications that belong to nothing in flight."""
+        self.on_fault: Callable[[Exception], None] | None = None
+        """Told of a fault of ours that one frame met."""
+        self._mergers: dict[str, Merger] = {}
+        self._merged: Counter[tuple[str, str]] = Counter()
+        """Rejected frames that are not written yet, by agent and reason."""
+        self._timing: set[Frames] = set()
+        """Connections with an incomplete frame and an alarm for it."""
+        self._fetching: set[asyncio.Task[None]] = set()
+        """Keeps the tasks alive. Bounded by the requests that a connection may have in flight."""
+        router.timer.after_wake = self.flush
+
+    def alarm(self, delay_ns: int, ring: Callable[[int], None]) -> Alarm:
+        """Have `ring(now_ns)` called after `delay_ns`."""
+        alarm = Alarm(monotonic_ns() + delay_ns, ring)
+        self.engine.watch(alarm)
+        return alarm
+
+    def silence(self, alarm: Alarm | None) -> None:
+        """Take an alarm back."""
+        if alarm is not None:
+            self.engine.deadlines.discard(alarm)
+
+    def record(self, event: EventName, *, agent: str, **members: Any) -> None:
+        """Write an event that is not a call's."""
+        policy = self.router.policy.revision
+        self.engine.recorders[0].write(Event(event=event, agent=agent, policy=policy, **members))
+
+    def reject(self, agent: str, reason: str) -> None:
+        """Count a frame that could not be read; a flood of them is not a flood of records."""
+        self.rejected[reason] += 1
+        merger = self._mergers.get(agent)
+        if merger is None:
+            merger = self._mergers[agent] = Merger()
+        if merger.offer(monotonic_ns()):
+            self.record("protocol.frame_rejected", agent=agent, code=reason)
+            return
+        if not self._merged:
+            self.alarm(MERGE_NS, lambda _: self.write_merged())
+        self._merged[agent, reason] += 1
+
+    def write_merged(self) -> None:
+        """Write the rejected frames that were only counted."""
+        merged, self._merged = self._merged, Counter()
+        for (agent, reason), count in merged.items():
+            self.record("protocol.frame_rejected", agent=agent, code=reason, count=count)
+
+    def fault(self, error: Exception) -> None:
+        """A frame met a fault of ours: the others go on."""
+        self.rejected["internal"] += 1
+        if self.on_fault is not None:
+            self.on_fault(error)
+
+    def time_frame(self, frames: Frames, agent: str) -> None:
+        """After a read: an incomplete frame has so long to complete, or is counted as an error.
+
+        It is not waited for and hurts nobody: what it takes is bounded, and others go on.
+        """
+        if frames in self._timing:
+            return
+        self._timing.add(frames)
+
+        def look(now_ns: int) -> None:
+            since_ns = frames.since_ns
+            left_ns = 0 if since_ns is None else since_ns + FRAME_TIMEOUT_NS - now_ns
+            if left_ns > 0:
+                self.alarm(left_ns, look)
+                return
+            self._timing.discard(frames)
+            if since_ns is not None:
+                self.reject(agent, "frame_timeout")
+
+        self.alarm(FRAME_TIMEOUT_NS, look)
+
+    def count(self, method: str) -> None:
+        """Count a request other than a tool call."""
+        self.requests[method if method in METHODS else "other"] += 1
+
+    def fetch_quota(self, lane: Lane, fetched: Callable[[CallgateError | None], None]) -> None:
+        """Fetch a caller's next block, then say so; a pass of its own."""
+
+        async def fetch() -> None:
+            try:
+                await self.router.fetch_quota(lane)
+            except CallgateError as error:
+                fetched(error)
+            else:
+                fetched(None)
+            self.flush()
+
+        task = asyncio.get_running_loop().create_task(fetch())
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
+
+    def flush(self) -> None:
+        """End the pass: records first, then frames."""
+        wire = self.wire
+        failed = wire.write_down()
+        while failed and self._put_right(failed):
+            failed = wire.write_down()
+        wire.send()
+
+    def _put_right(self, failed: list[Recorder]) -> bool:
+        """Undo what these did not write down; False if there is nothing of that left.
+
+        Places that become free let waiting calls in, whose records are to be written next; that
+        ends, because each such turn refuses one at least.
+        """
+        wire = self.wire
+        started, wire.started = wire.started, []
+        ended, wire.ended = wire.ended, []
+        unsent = [one for one in started if _is_of(one, failed) and _is_running(one)]
+        for pending in unsent:
+            if pending.agent is not None:
+                pending.agent.revoke(pending, AuditUnavailable())
+        unanswered = [one for one in ended if _is_of(one, failed)]
+        withheld: dict[Outbox, dict[int, bytes]] = {}
+        for pending in unanswered:
+            if pending.caller is not None and pending.answer:
+                frame = pending.caller.encode_withheld(pending, AuditUnavailable(tool_ran=True))
+                withheld.setdefault(pending.caller.outbox, {})[id(pending.answer)] = frame
+        for outbox, frames in withheld.items():
+            outbox.replace(frames)
+        if unsent:
+            self.engine.let_in(monotonic_ns())
+        return bool(unsent or unanswered)
+
+
+def _is_of(pending: Pending, recorders: list[Recorder]) -> bool:
+    return pending.flight is not None and pending.flight.lane.recorder in recorders
+
+
+def _is_running(pending: Pending) -> bool:
+    """Not so if it was admitted and cancelled within one pass."""
+    return pending.flight is not None and pending.flight.ending is None

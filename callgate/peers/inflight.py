@@ -1,0 +1,56 @@
+"""What is in flight between a caller and an agent: whose it is, and what it is called where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+# msgspec does not resolve a Struct's annotations until it decodes one, and nobody decodes these.
+# ruff: noqa: TC004
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.peers.agent import AgentPeer
+    from callgate.peers.mcp_caller import McpCaller
+    from callgate.protocol.jsonrpc import Response
+    from callgate.protocol.mcp import CallTool
+    from callgate.protocol.problem import Id
+    from callgate.router.alarm import Alarm
+    from callgate.router.flight import Flight
+
+MAX_REQUESTS = 256
+"""Requests other than tool calls that one connection may have in flight; the design's figure,
+which is the runtime protocol's."""
+
+
+class Pending(msgspec.Struct, eq=False):
+    """A request that an agent has yet to answer: a call, another request, or one of ours."""
+
+    caller: McpCaller | None
+    id: Id
+    """The caller's."""
+    token: Id | None = None
+    """The caller's progress token; the agent's is `own_id`."""
+    own_id: int = 0
+    """The agent's; 0 while it has not been sent."""
+    agent: AgentPeer | None = None
+    """Whom a call was sent to."""
+    call: CallTool | None = None
+    """Of a tool call that waits for its turn."""
+    flight: Flight | None = None
+    """Of a tool call that was let in."""
+    method: str = ""
+    """Of a request other than a tool call."""
+    alarm: Alarm | None = None
+    """Its deadline while it has no flight."""
+    on_answer: Callable[[Response | None], None] | None = None
+    """Of a request of ours; None means that no answer came in time."""
+    stateless: bool = False
+    silent: bool = False
+    """The caller has cancelled it: MCP wants no answer then."""
+    sent: bytes = b""
+    answer: bytes = b""
+    seq: int = 0
+    """The last piece that a call has streamed, where pieces are numbered."""

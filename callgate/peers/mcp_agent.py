@@ -1,0 +1,363 @@
+"""The agent's side of MCP: calls out under ids of ours, answers back under the caller's.
+
+Synchronous. Both eras: with `initialize`, whose session is replayed to a process that was
+started again; and without. The gate lists the agent's tools itself, so that each has counters
+of its own and may be named; what the client lists is shown without what is denied.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from callgate.errors import (
+    AgentUnavailable,
+    CallgateError,
+    FrameTooLarge,
+    LimitInfo,
+    ProtocolInvalid,
+)
+from callgate.peers.agent import AgentPeer
+from callgate.peers.inflight import Pending
+from callgate.peers.mcp_caller import HARD_FRAME_BYTES
+from callgate.peers.mcp_session import McpSession
+from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
+from callgate.peers.outbox import half_of
+from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
+from callgate.protocol import jsonrpc, mcp, mcp_encode, results
+from callgate.protocol.framing import Lines
+from callgate.protocol.jsonrpc import Response
+from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
+from callgate.protocol.problem import ProtocolError
+from callgate.protocol.seek import seek
+from callgate.router import refusals
+from callgate.router.flight import Ending
+from callgate.telemetry.spans import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.model import GateSpec, StopReason
+    from callgate.peers.agent import Trouble
+    from callgate.peers.hub import Hub
+    from callgate.peers.outbox import Outbox
+    from callgate.protocol.framing import Oversized
+    from callgate.router.alarm import Alarm
+    from callgate.router.flight import Flight
+
+_COMPLETED = Ending.COMPLETED
+
+
+class McpAgent(AgentPeer):
+    """An agent that speaks MCP."""
+
+    def __init__(self, hub: Hub, spec: GateSpec, outbox: Outbox, trouble: Trouble) -> None:
+        super().__init__(hub, spec, outbox, trouble)
+        self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
+        self.session = McpSession()
+        self._tools = ToolLister(self)
+        self._handshake: Alarm | None = None
+        self._pinging = False
+
+    def use(self, spec: GateSpec) -> None:
+        self.spec = spec
+        self.lines.max_frame_bytes = spec.max_frame_bytes or HARD_FRAME_BYTES
+
+    # Towards the agent.
+
+    def encode_call(self, pending: Pending, call: CallTool) -> bytes:
+        own_id = pending.own_id
+        flight = pending.flight
+        if call.meta is None and (flight is None or flight.span is None):
+            return mcp_encode.encode_call(call, own_id)
+        token = None if call.token is None else own_id
+        timeout_ms: int | None = None
+        trace: dict[str, str] | None = None
+        if flight is not None:
+            if call.timeout_ms is not None:
+                timeout_ms = flight.remaining_ms(monotonic_ns())
+            if flight.span is not None:
+                trace = {}
+                with flight.span:
+                    Spans.inject(trace)
+        return mcp_encode.encode_call(call, own_id, token, timeout_ms, trace)
+
+    def encode_cancel(self, pending: Pending) -> bytes:
+        return mcp_encode.encode_cancelled(pending.own_id)
+
+    def send_request(self, pending: Pending, request: Request) -> None:
+        if not self.is_up:
+            if pending.caller is not None:
+                pending.caller.refused(pending, AgentUnavailable(agent=self.name))
+            return
+        self.session.note(request)
+        self.register(pending)
+        if request.method == "initialize":
+            self._expect_handshake()
+        elif pending.stateless and not self._tools.listed:
+            self._tools.begin(request.meta)
+        token = None if request.token is None else pending.own_id
+        pending.sent = mcp_encode.encode_request(request, pending.own_id, token)
+        self.put(pending.sent)
+
+    def notification(self, notification: Notification) -> None:
+        if notification.method != "notifications/initialized":
+            self.put(mcp_encode.encode_notification(notification))
+            return
+        self.session.is_open = True
+        if self.is_ready:  # else it is part of what is replayed
+            self.outbox.put(mcp_encode.encode_notification(notification))
+            self._tools.begin()
+
+    def before_stateless_call(self, call: CallTool) -> None:
+        if not self._tools.listed and self.is_ready:
+            self._tools.begin(call.meta)
+
+    def ask(
+        self, method: str, params: bytes, on_answer: Callable[[Response | None], None], ns: int
+    ) -> None:
+        """A request of ours; `on_answer(None)` if no answer comes within `ns`."""
+        pending = Pending(None, 0, method=method)
+        self.register(pending)
+
+        def give_up(_: int) -> None:
+            self.forget(pending)
+            on_answer(None)
+
+        pending.alarm = self.hub.alarm(ns, give_up)
+        pending.on_answer = on_answer
+        pending.sent = jsonrpc.encode_request(pending.own_id, method, params)
+        self.outbox.put(pending.sent)
+
+    # From the agent.
+
+    def receive(self, data: bytes) -> None:
+        frames = self.lines.feed(data, monotonic_ns())
+        half = half_of(frames)
+        for number, frame in enumerate(frames):
+            if number == half:
+                self.hub.flush()
+            try:
+                if frame.__class__ is not bytes:
+                    self._too_large(frame)  # type: ignore[arg-type]  # it is one of the two
+                    continue
+                message = mcp.decode(frame)
+                if message.__class__ is Response:
+                    self._response(message, frame)
+                else:
+                    self._other(message)
+            except ProtocolError as error:
+                self._reject(error)
+            except Exception as error:  # noqa: BLE001  # one frame may not stop the others
+                self.hub.fault(error)
+        if self.lines.since_ns is not None:
+            self.hub.time_frame(self.lines, self.name)
+
+    def _other(self, message: mcp.Message) -> None:
+        if isinstance(message, Progress):
+            self._progress(message)
+        elif isinstance(message, Notification):
+            self._notification(message)
+        elif isinstance(message, Request | CallTool):
+            self._request(message)
+        elif isinstance(message, Cancelled):
+            self._cancelled(message)
+
+    def _response(self, message: Response, frame: bytes) -> None:
+        own_id = message.id
+        pending = self.pending.pop(own_id, None)  # type: ignore[arg-type]  # a string is no key
+        if pending is None:
+            self.late(own_id if isinstance(own_id, int) else 0)
+            return
+        if self.on_handshake is not None and self.session.initialize is None:
+            self.shook_hands()  # the era without one: any answer will do
+        flight = pending.flight
+        if flight is None:
+            self._other_answer(pending, message)
+        elif flight.ending is not None:
+            self.engine.work_ended(flight, answered=True)
+        else:
+            self._call_answer(pending, flight, message, frame)
+
+    def _call_answer(
+        self, pending: Pending, flight: Flight, message: Response, frame: bytes
+    ) -> None:
+        size = flight.bytes_out = len(message.result) or len(message.error)
+        ceiling = flight.lane.spec.max_output_bytes
+        if ceiling is not None and size > ceiling.limit:
+            error = refusals.output_too_large(flight.lane, flight.request_id, ceiling, size)
+            if not ceiling.shadow:
+                self.end(pending, Ending.OVERSIZED, error)
+                return
+            self.engine.would_deny(flight, error)
+        ending = _COMPLETED
+        if not len(message.result):
+            ending = Ending.FAILED
+            answer = jsonrpc.encode_response(pending.id, message)
+        else:
+            if results.may_be_failure(frame) and results.is_failure(message.result):
+                ending = Ending.FAILED
+            answer = jsonrpc.encode_result(pending.id, message.result)
+        self.answer(pending, ending, answer)
+
+    def _other_answer(self, pending: Pending, message: Response) -> None:
+        self.hub.silence(pending.alarm)
+        if pending.on_answer is not None:
+            pending.on_answer(message)
+            return
+        caller = pending.caller
+        if caller is None:
+            return
+        if pending.method == "initialize":
+            self.session.version = self._initialized(message)
+        elif pending.method == "tools/list" and len(message.result):
+            message.result = self._tools.shown(message.result)
+        elif pending.method == LISTEN and len(message.result):
+            message.result = renamed_result(message.result, pending.id)
+        caller.answered(pending, jsonrpc.encode_response(pending.id, message))
+
+    def _progress(self, message: Progress) -> None:
+        pending = self.pending.get(message.token) if isinstance(message.token, int) else None
+        if pending is None or pending.token is None or pending.caller is None or pending.silent:
+            self.hub.stray += 1
+        elif pending.flight is None or pending.flight.ending is None:
+            frame = mcp_encode.encode_progress(pending.token, message.params)
+            pending.caller.outbox.put(frame)
+
+    def _notification(self, message: Notification) -> None:
+        if message.method == "notifications/tools/list_changed" and self.is_ready:
+            self._tools.begin()
+        own_id = stream_of(message.params)
+        if own_id is not None and message.params is not None:
+            listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+            if listening is None or listening.caller is None or listening.method != LISTEN:
+                self.hub.stray += 1
+                return
+            message.params = renamed(message.params, listening.id)
+        if self.caller is not None:
+            self.caller.outbox.put(mcp_encode.encode_notification(message))
+
+    def _request(self, message: Request | CallTool) -> None:
+        """Sampling, elicitation, roots: the agent asks the client. No timeout; people answer."""
+        error: CallgateError | None = ProtocolInvalid()
+        if isinstance(message, Request) and self.caller is not None:
+            error = self.caller.asked.ask(message)
+        if error is not None:
+            error.agent = self.name
+            self._reply(jsonrpc.encode_error(message.id, error))
+
+    def _cancelled(self, message: Cancelled) -> None:
+        own_id = message.request_id
+        listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+        if listening is not None and listening.caller is not None and listening.method == LISTEN:
+            del self.pending[listening.own_id]
+            listening.caller.stream_ended(listening)
+        elif self.caller is not None:
+            self.caller.asked.withdraw(own_id)
+
+    def _reject(self, error: ProtocolError) -> None:
+        """Noise on stdout, most often. A request that cannot be read is answered."""
+        self.hub.reject(self.name, error.reason)
+        if error.id is None:
+            return
+        if error.is_response is False:
+            self._reply(jsonrpc.encode_error(error.id, error))
+        elif error.is_response and isinstance(error.id, int):
+            self.unreadable(error.id)
+
+    def _too_large(self, frame: Oversized) -> None:
+        self.hub.reject(self.name, "frame_bytes")
+        sought = seek(frame.head, frame.tail)
+        limit_bytes = self.lines.max_frame_bytes
+        if sought.id is None:
+            return
+        if sought.is_response is False:
+            limit = LimitInfo("frame_bytes", f"agent:{self.name}", limit_bytes, frame.size)
+            error = FrameTooLarge(agent=self.name, limit=limit)
+            self._reply(jsonrpc.encode_error(sought.id, error))
+        elif isinstance(sought.id, int):
+            self.oversized(sought.id, frame.size, limit_bytes)
+
+    def _reply(self, frame: bytes) -> None:
+        if not self.outbox.reply(frame):
+            self.hub.stray += 1
+
+    # The process's life.
+
+    def _expect_handshake(self) -> None:
+        self.hub.silence(self._handshake)
+        self._handshake = self.hub.alarm(self.spec.handshake_ns, self._handshake_failed)
+
+    def _handshake_failed(self, _: int) -> None:
+        self._handshake = None
+        self.hub.record("agent.handshake_failed", agent=self.name)
+        self.trouble("handshake_failed")
+
+    def _initialized(self, message: Response) -> str | None:
+        """The version in an answer to `initialize`; what an error means the client knows."""
+        self.hub.silence(self._handshake)
+        self._handshake = None
+        if not len(message.result):
+            return None
+        try:
+            version = results.negotiated_version(message.result)
+        except ProtocolError as error:
+            self.hub.reject(self.name, error.reason)
+            return None
+        self.hub.record("agent.connected", agent=self.name)
+        self.shook_hands()
+        return version
+
+    def expect(self, token: str | None) -> None:
+        """MCP has no tokens on stdio."""
+
+    def say_goodbye(self, reason: str) -> None:
+        """The end of its stdin tells it."""
+
+    def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
+        self.hub.silence(self._handshake)
+        self._handshake = None
+        self._pinging = False
+        self._tools.reset()
+        self.lines.since_ns = None  # its last frame will not be complete any more
+        self.lines = Lines(self.lines.max_frame_bytes)
+        super().died(reason, limit, again=again)
+
+    def started(self) -> None:
+        initialize = self.session.initialize
+        if initialize is None or self.session.version is None:
+            self.ready()
+        else:
+            self.ask("initialize", initialize, self._initialized_again, self.spec.handshake_ns)
+
+    def _initialized_again(self, response: Response | None) -> None:
+        version = None if response is None else self._initialized(response)
+        if version is None:
+            self._handshake_failed(0)
+        elif version != self.session.version:
+            self.trouble("protocol_violation")
+        else:
+            self._replay()
+            self.ready()
+
+    def _replay(self) -> None:
+        if not self.session.is_open:
+            return
+        self.outbox.put(jsonrpc.encode_notification("notifications/initialized"))
+        for method, params in self.session.requests_to_replay():
+            self.ask(method, params, lambda _: None, LIST_TIMEOUT_NS)
+        self._tools.begin()
+
+    def suspect(self, flight: Flight) -> None:
+        """Silence after a cancel is what MCP asks for: only a ping tells whether it is deaf."""
+        if self._pinging:
+            return
+        self._pinging = True
+        spec = flight.lane.spec
+
+        def answered(response: Response | None) -> None:
+            self._pinging = False
+            if response is None:
+                self.trouble("ignored_cancel", again=spec.on_ignored_cancel == "restart")
+
+        self.ask("ping", b"{}", answered, max(spec.cancel_grace_ns, 1))

@@ -1,0 +1,333 @@
+"""The caller's side of MCP: frames of one client in, answers and an agent's requests out.
+
+Synchronous; a front door is this and its IO. A tool call asks the engine; every other request
+passes to the agent under an id of ours, within `requests.timeout`; notifications pass. What
+cannot be read is answered if it has an id, counted, and hurts nobody else.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from callgate.errors import (
+    AgentUnavailable,
+    CallCanceled,
+    CallgateError,
+    CallTimedOut,
+    ConcurrencyLimited,
+    FrameTooLarge,
+    LimitInfo,
+    PolicyDenied,
+    ProtocolInvalid,
+    StateUnavailable,
+    ToolUnknown,
+)
+from callgate.limits.deadlines import NEVER
+from callgate.model import ToolCall
+from callgate.peers.asked import Asked
+from callgate.peers.inflight import MAX_REQUESTS, Pending
+from callgate.peers.outbox import half_of
+from callgate.peers.subscriptions import LISTEN
+from callgate.protocol import jsonrpc, mcp, mcp_encode
+from callgate.protocol.framing import Lines
+from callgate.protocol.jsonrpc import Response, encode_result
+from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
+from callgate.protocol.problem import ProtocolError
+from callgate.protocol.seek import seek
+from callgate.router import refusals
+from callgate.router.entry import deadline_of
+from callgate.router.flight import Flight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.model import GateSpec
+    from callgate.peers.agent import AgentPeer
+    from callgate.peers.hub import Hub
+    from callgate.peers.outbox import Outbox
+    from callgate.protocol.framing import Oversized
+    from callgate.protocol.problem import Id
+    from callgate.router.lanes import Lane
+
+HARD_FRAME_BYTES = 128 * 1024 * 1024
+"""The most that one frame may have where the policy says `unlimited`."""
+
+
+class McpCaller:
+    """One client's connection."""
+
+    def __init__(self, hub: Hub, agent: AgentPeer, outbox: Outbox, name: str) -> None:
+        self._hub = hub
+        self._engine = hub.engine
+        self._lane = hub.router.lane
+        self.agent = agent
+        self.outbox = outbox
+        self.name = name
+        self.lines = Lines(agent.spec.max_frame_bytes or HARD_FRAME_BYTES)
+        self.asked = Asked(hub, outbox, agent.outbox)
+        self.in_flight: dict[Id, Pending] = {}
+        """By the client's own ids."""
+        self._others = 0
+        """How many of them have no flight: other requests, and calls that wait for a quota."""
+        self.on_idle: Callable[[], None] | None = None
+        """Told when nothing is in flight any more, while somebody waits for that."""
+        agent.attach(self)
+
+    def use(self, spec: GateSpec) -> None:
+        """Go on under another policy."""
+        self.lines.max_frame_bytes = spec.max_frame_bytes or HARD_FRAME_BYTES
+
+    def receive(self, data: bytes) -> None:
+        """Handle one read; the owner flushes the hub."""
+        now_ns = monotonic_ns()
+        frames = self.lines.feed(data, now_ns)
+        half = half_of(frames)
+        for number, frame in enumerate(frames):
+            if number == half:
+                self._hub.flush()
+            try:
+                if frame.__class__ is not bytes:
+                    self._oversized(frame)  # type: ignore[arg-type]  # it is one of the two
+                    continue
+                message = mcp.decode(frame)
+                if message.__class__ is CallTool:
+                    self._call(message, now_ns)
+                else:
+                    self._other(message)
+            except ProtocolError as error:
+                self._reject(error)
+            except Exception as error:  # noqa: BLE001  # one frame may not stop the others
+                self._hub.fault(error)
+        if self.lines.since_ns is not None:
+            self._hub.time_frame(self.lines, self.agent.name)
+
+    def _other(self, message: mcp.Message) -> None:
+        if isinstance(message, Request):
+            self._request(message)
+        elif isinstance(message, Response):
+            self.asked.answered(message)
+        elif isinstance(message, Cancelled):
+            self._cancelled(message)
+        elif isinstance(message, Progress):
+            self.asked.progress(message)
+        elif isinstance(message, Notification):
+            self.agent.notification(message)
+
+    def _call(self, message: CallTool, now_ns: int) -> None:
+        pending = Pending(self, message.id, message.token)
+        if message.meta is not None:
+            pending.stateless = message.is_stateless
+        if message.id in self.in_flight:
+            lane = self._lane(self.name, self.agent.name, message.name, now_ns)
+            self._say(pending, self._refusal(lane, ProtocolInvalid(), now_ns))
+        else:
+            self._begin(pending, message, now_ns, now_ns)
+
+    def _begin(self, pending: Pending, message: CallTool, now_ns: int, asked_ns: int) -> None:
+        agent = self.agent
+        lane = self._lane(self.name, agent.name, message.name, now_ns)
+        if message.extra is not None or agent.tools is not None or not agent.is_up:
+            unfit = self._unfit(lane, message)
+            if unfit is not None:
+                self.refused(pending, self._refusal(lane, unfit, now_ns))
+                return
+        if lane.quota is not None and not self._hub.router.quota_in_hand(lane):
+            self._wait_for_quota(lane, pending, message, asked_ns)
+            return
+        call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
+        if message.meta:
+            call = _with_trace(call, message)
+        size = len(message.arguments)
+        begun = self._engine.begin(lane, call, agent, None, now_ns, size, asked_ns)
+        if begun.__class__ is not Flight:
+            self.refused(pending, begun)  # type: ignore[arg-type]  # else it is an error
+            return
+        flight: Flight = begun
+        pending.flight = flight
+        flight.handle = pending
+        self.in_flight[message.id] = pending
+        if flight.queued:
+            pending.call = message
+        else:
+            agent.send_call(pending, message)
+
+    def _unfit(self, lane: Lane, message: CallTool) -> CallgateError | None:
+        """Why a call cannot go to this agent at all, whatever its limits."""
+        agent = self.agent
+        if message.extra is not None and message.is_task and agent.spec.tasks == "refuse":
+            return refusals.plain(PolicyDenied, lane, None)
+        if lane.spec.denied:
+            return None  # the engine says so, whether the tool exists or not
+        if not agent.is_up:
+            return refusals.plain(AgentUnavailable, lane, None)
+        if agent.tools is not None and agent.is_ready and message.name not in agent.tools:
+            return refusals.plain(ToolUnknown, lane, None)
+        return None
+
+    def _wait_for_quota(
+        self, lane: Lane, pending: Pending, message: CallTool, asked_ns: int
+    ) -> None:
+        """The next block of a quota is on its way from the disk: once in a hundred calls."""
+
+        def too_late(now_ns: int) -> None:
+            unavailable = refusals.plain(StateUnavailable, lane, None)
+            self.refused(pending, self._refusal(lane, unavailable, now_ns))
+
+        def fetched(error: CallgateError | None) -> None:
+            if self.in_flight.get(pending.id) is not pending:
+                return  # it was cancelled, or its time is over
+            if error is None:
+                self._leave(pending)
+                self._begin(pending, message, monotonic_ns(), asked_ns)
+            else:
+                self.refused(pending, error)
+
+        now_ns = monotonic_ns()
+        deadline_ns = deadline_of(lane, "", message.timeout_ms, None, asked_ns)
+        if self._others >= MAX_REQUESTS or not isinstance(deadline_ns, int):
+            unavailable = refusals.plain(StateUnavailable, lane, None)
+            self.refused(pending, self._refusal(lane, unavailable, now_ns))
+            return
+        pending.call = message
+        self.in_flight[pending.id] = pending
+        self._others += 1
+        if deadline_ns < NEVER:
+            pending.alarm = self._hub.alarm(deadline_ns - now_ns, too_late)
+        self._hub.fetch_quota(lane, fetched)
+
+    def _leave(self, pending: Pending) -> None:
+        """Something without a flight is not in flight any more."""
+        self._hub.silence(pending.alarm)
+        if self.in_flight.pop(pending.id, None) is not None:
+            self._others -= 1
+
+    def answered(self, pending: Pending, frame: bytes) -> None:
+        """An answer under the client's id, the agent's or ours."""
+        if pending.flight is None:
+            self._leave(pending)
+        else:
+            self.in_flight.pop(pending.id, None)
+        if not pending.silent:
+            pending.answer = frame
+            self.outbox.put(frame)
+        if self.on_idle is not None and not self.in_flight:
+            self.on_idle()
+
+    def refused(self, pending: Pending, error: CallgateError) -> None:
+        """An answer of ours: a refusal, a timeout, a crash."""
+        self.answered(pending, b"" if pending.silent else self._encode(pending, error))
+
+    def encode_withheld(self, pending: Pending, error: CallgateError) -> bytes:
+        """What stands in the place of an answer whose record could not be written."""
+        flight = pending.flight
+        if flight is not None:
+            refusals.named(error, flight.lane, flight.request_id)
+        return self._encode(pending, error)
+
+    def stream_ended(self, pending: Pending) -> None:
+        """The agent ends a stream that the client listens to."""
+        pending.silent = True
+        self.outbox.put(mcp_encode.encode_cancelled(pending.id))
+        self.answered(pending, b"")
+
+    def no_more(self) -> None:
+        """The client will send nothing any more: what needs it for its end, ends."""
+        self.asked.close()
+        for pending in list(self.in_flight.values()):
+            if pending.method == LISTEN:
+                self._cancel(pending)
+
+    def closed(self) -> None:
+        """The client went away: that is a cancel of everything it asked for."""
+        self.asked.close()
+        for pending in list(self.in_flight.values()):
+            self._cancel(pending)
+
+    def _request(self, message: Request) -> None:
+        self._hub.count(message.method)
+        pending = Pending(self, message.id, message.token, method=message.method)
+        pending.stateless = message.meta is not None and mcp.VERSION in message.meta
+        if message.id in self.in_flight:
+            self._say(pending, ProtocolInvalid())
+        elif self._others >= MAX_REQUESTS:
+            limit = LimitInfo("requests", "connection", MAX_REQUESTS, self._others)
+            self._say(pending, ConcurrencyLimited(agent=self.agent.name, limit=limit))
+        else:
+            self.in_flight[message.id] = pending
+            self._others += 1
+            timeout_ns = self.agent.spec.requests_timeout_ns
+            if timeout_ns is not None and message.method != LISTEN:
+                limit = LimitInfo("timeout", f"agent:{self.agent.name}", timeout_ns // 1_000_000)
+                pending.alarm = self._hub.alarm(
+                    timeout_ns, lambda _: self._request_timed_out(pending, limit)
+                )
+            self.agent.send_request(pending, message)
+
+    def _request_timed_out(self, pending: Pending, limit: LimitInfo) -> None:
+        self.agent.forget(pending)
+        self.refused(pending, CallTimedOut(agent=self.agent.name, limit=limit))
+
+    def _cancelled(self, message: Cancelled) -> None:
+        pending = self.in_flight.get(message.request_id)
+        if pending is None or pending.method == "initialize":
+            self._hub.stray += 1
+        else:
+            self._cancel(pending)
+
+    def _cancel(self, pending: Pending) -> None:
+        """MCP wants no answer to what was cancelled, so the client gets none."""
+        pending.silent = True
+        flight = pending.flight
+        if flight is not None:
+            self._engine.cancel(flight.request_id)
+            return
+        if pending.call is not None:  # it waits for a quota
+            now_ns = monotonic_ns()
+            lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
+            self._refusal(lane, refusals.plain(CallCanceled, lane, None), now_ns)
+        self.agent.forget(pending)
+        self.answered(pending, b"")
+
+    def _refusal(self, lane: Lane, error: CallgateError, now_ns: int) -> CallgateError:
+        """Count a refusal and write it down."""
+        refusals.named(error, lane, self._engine.new_id())
+        return self._engine.refuse(lane, error, now_ns)
+
+    def _say(self, pending: Pending, error: CallgateError) -> None:
+        """Answer something that was never in flight; its id may be another's that is."""
+        self.outbox.put(self._encode(pending, error))
+
+    def _encode(self, pending: Pending, error: CallgateError) -> bytes:
+        if pending.method or self.agent.spec.denials == "error":
+            return jsonrpc.encode_error(pending.id, error)
+        return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
+
+    def _reject(self, error: ProtocolError) -> None:
+        self._hub.reject(self.agent.name, error.reason)
+        if error.is_response:
+            self.asked.spoiled(error.id, error)
+        else:
+            self.outbox.put(jsonrpc.encode_error(error.id, error))
+
+    def _oversized(self, frame: Oversized) -> None:
+        sought = seek(frame.head, frame.tail)
+        self._hub.reject(self.agent.name, "frame_bytes")
+        scope = f"agent:{self.agent.name}"
+        limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
+        error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)
+        if sought.is_response:
+            self.asked.spoiled(sought.id, error)
+        else:
+            self.outbox.put(jsonrpc.encode_error(sought.id, error))
+
+    def answer_own(self, pending: Pending, result: bytes) -> None:
+        """Answer a request from what the gate itself knows."""
+        self.answered(pending, encode_result(pending.id, result))
+
+
+def _with_trace(call: ToolCall, message: CallTool) -> ToolCall:
+    trace = message.trace()
+    if not trace:
+        return call
+    return ToolCall(call.agent, call.tool, {}, call.caller, call.timeout_ms, trace=trace)

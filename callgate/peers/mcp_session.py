@@ -1,0 +1,72 @@
+"""What a client told an agent that a new process of it must be told again. Pure.
+
+Only the era with `initialize` has such a session. It is replayed word for word: what the client
+said is kept raw, and its size is bounded by the frames that it came in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from callgate.protocol.jsonrpc import encode_json
+from callgate.protocol.members import read_text
+
+if TYPE_CHECKING:
+    from callgate.protocol.mcp import Request
+    from callgate.protocol.members import Members
+
+MAX_SUBSCRIPTIONS: Final = 1_024
+"""Beyond it the oldest is not renewed after a restart."""
+
+
+class McpSession:
+    """The state of one client's session with one agent."""
+
+    __slots__ = ("_level", "_subscriptions", "initialize", "is_open", "version")
+
+    def __init__(self) -> None:
+        self.initialize: bytes | None = None
+        """The client's parameters."""
+        self.version: str | None = None
+        """What the agent answered; None until it has."""
+        self.is_open = False
+        """Whether the client said that it is initialized."""
+        self._level: bytes | None = None
+        self._subscriptions: OrderedDict[str, bytes] = OrderedDict()
+
+    def note(self, request: Request) -> None:
+        """Remember a request that changes the session."""
+        params = request.params
+        if params is None:
+            return
+        match request.method:
+            case "initialize":
+                self.initialize = encode_json(params)
+                self.version = None
+                self.is_open = False
+            case "logging/setLevel":
+                self._level = _kept(params)
+            case "resources/subscribe":
+                uri = _uri(params)
+                if uri is not None:
+                    self._subscriptions[uri] = _kept(params)
+                    if len(self._subscriptions) > MAX_SUBSCRIPTIONS:
+                        self._subscriptions.popitem(last=False)
+            case "resources/unsubscribe":
+                self._subscriptions.pop(_uri(params) or "", None)
+
+    def requests_to_replay(self) -> list[tuple[str, bytes]]:
+        """After `initialize`: methods and parameters, in the order in which to send them."""
+        level = [] if self._level is None else [("logging/setLevel", self._level)]
+        return level + [("resources/subscribe", one) for one in self._subscriptions.values()]
+
+
+def _kept(params: Members) -> bytes:
+    """Without `_meta`: a progress token was good for one request."""
+    return encode_json({key: raw for key, raw in params.items() if key != "_meta"})
+
+
+def _uri(params: Members) -> str | None:
+    raw = params.get("uri")
+    return None if raw is None else read_text(raw)

@@ -1,0 +1,163 @@
+"""JSON-RPC 2.0, one frame at a time: which of the three kinds it is, and whose.
+
+Pure. `decode` is the whole truth about an envelope and takes its time; `mcp.decode` has a
+shortcut for the frames that are nearly all of the traffic, and the two must agree.
+Every encoder gives one line with its newline.
+
+Values that are not ours stay `Raw`: views into the frame, which they keep alive. Whoever
+keeps a message while a call is in flight keeps its arguments too; keep the id instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from callgate.protocol.members import (
+    NOTHING,
+    Known,
+    Members,
+    check_json,
+    is_object,
+    one_line,
+    read_id,
+    read_text,
+)
+from callgate.protocol.problem import Id, ProtocolError, Reason
+from callgate.protocol.seek import seek_in
+
+if TYPE_CHECKING:
+    from callgate.errors import CallgateError
+
+ENVELOPE: Final = Known(("jsonrpc", "id", "method", "params", "result", "error"))
+
+_VERSION: Final = b'"2.0"'
+_NULL: Final = Raw(b"null")
+
+encode_json: Final = msgspec.json.Encoder().encode
+
+
+class Request(msgspec.Struct, gc=False):
+    """Wants an answer. `params` is the raw object, or `NOTHING`."""
+
+    id: Id
+    method: str
+    params: Raw = NOTHING
+
+
+class Notification(msgspec.Struct, gc=False):
+    """Wants none."""
+
+    method: str
+    params: Raw = NOTHING
+
+
+class Response(msgspec.Struct, gc=False):
+    """An answer to one of our requests: a result or an error, the other is `NOTHING`."""
+
+    id: Id
+    result: Raw = NOTHING
+    error: Raw = NOTHING
+
+
+def decode(data: bytes) -> Request | Notification | Response:
+    """Read one frame, or raise `ProtocolError`."""
+    try:
+        check_json(data)
+        data = one_line(data)
+        if data.lstrip().startswith(b"["):
+            raise ProtocolError(Reason.BATCH)  # noqa: TRY301  # one place adds the id
+        members = ENVELOPE.read(data)
+    except ProtocolError as error:
+        sought = seek_in(data)
+        raise ProtocolError(
+            error.reason, own_id=sought.id, is_response=sought.is_response
+        ) from None
+    own_id: Id | None = None
+    try:
+        if "id" in members:
+            own_id = read_id(members["id"])
+        return _classify(members, own_id)
+    except ProtocolError as error:
+        answers = "method" not in members and not members.keys().isdisjoint(("result", "error"))
+        raise ProtocolError(error.reason, own_id=own_id, is_response=answers) from None
+
+
+def _classify(members: Members, own_id: Id | None) -> Request | Notification | Response:
+    if read_text(members.get("jsonrpc", _NULL)) != "2.0":
+        raise ProtocolError(Reason.VERSION)
+    result, error = members.get("result", NOTHING), members.get("error", NOTHING)
+    if "method" in members:
+        method = read_text(members["method"])
+        if not method:
+            raise ProtocolError(Reason.METHOD)
+        if len(result) or len(error):
+            raise ProtocolError(Reason.SHAPE)
+        params = members.get("params", _NULL)
+        if params == _NULL:
+            params = NOTHING
+        elif not is_object(params):
+            raise ProtocolError(Reason.PARAMS)
+        return Notification(method, params) if own_id is None else Request(own_id, method, params)
+    if own_id is None or bool(len(result)) == bool(len(error)):
+        raise ProtocolError(Reason.SHAPE)
+    if len(error) and not is_object(error):
+        raise ProtocolError(Reason.SHAPE)
+    return Response(own_id, result, error)
+
+
+def encode_request(own_id: Id, method: str, params: Raw | bytes = NOTHING) -> bytes:
+    """A request of ours, or one that is passed on under an id of ours."""
+    head = (b'{"jsonrpc":"2.0","id":', encode_id(own_id), b',"method":', encode_json(method))
+    return b"".join((*head, *_params(params)))
+
+
+def encode_notification(method: str, params: Raw | bytes = NOTHING) -> bytes:
+    """A notification, ours or passed on."""
+    return b"".join((b'{"jsonrpc":"2.0","method":', encode_json(method), *_params(params)))
+
+
+def encode_response(own_id: Id, response: Response) -> bytes:
+    """An answer passed on under the id by which the caller knows the request."""
+    result = response.result
+    if len(result):
+        return encode_result(own_id, result)
+    return b"".join(
+        (b'{"jsonrpc":"2.0","id":', encode_id(own_id), b',"error":', response.error, b"}\n")
+    )
+
+
+def encode_result(own_id: Id, result: Raw | bytes) -> bytes:
+    """An answer with the given result."""
+    if own_id.__class__ is int:
+        return b"".join((b'{"jsonrpc":"2.0","id":%d,"result":' % own_id, result, b"}\n"))
+    return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(own_id), b',"result":', result, b"}\n"))
+
+
+def encode_error(own_id: Id | None, error: CallgateError) -> bytes:
+    """An error answer with its structure; without an id it says null, as JSON-RPC asks."""
+    return (
+        encode_json(
+            {
+                "jsonrpc": "2.0",
+                "id": own_id,
+                "error": {
+                    "code": error.jsonrpc,
+                    "message": error.describe(),
+                    "data": error.as_dict(),
+                },
+            }
+        )
+        + b"\n"
+    )
+
+
+def encode_id(own_id: Id) -> bytes:
+    """An id as it stands in a frame."""
+    return b"%d" % own_id if own_id.__class__ is int else encode_json(own_id)
+
+
+def _params(params: Raw | bytes) -> tuple[Raw | bytes, ...]:
+    return (b',"params":', params, b"}\n") if len(params) else (b"}\n",)

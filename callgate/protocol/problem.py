@@ -1,0 +1,76 @@
+"""What can be wrong with a frame, in a closed set of words. Pure.
+
+A `ProtocolError` never holds the peer's text: the reason is one of ours, and the id is kept
+only if it is one that may be answered.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from callgate.errors import ProtocolInvalid
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+
+Id = int | str
+"""What a request may be called: never null, a boolean or a float."""
+
+
+class Reason(StrEnum):
+    """Why a frame was refused; contract: audit and metrics count by it."""
+
+    JSON = "json"
+    """Not JSON: truncated, NaN, a comment, a control character, a lone surrogate."""
+    UTF8 = "utf8"
+    DEPTH = "depth"
+    BATCH = "batch"
+    """JSON-RPC batches were withdrawn from MCP, and one frame is one decision here."""
+    NOT_OBJECT = "not_object"
+    VERSION = "version"
+    DUPLICATE_KEY = "duplicate_key"
+    LOOKALIKE_KEY = "lookalike_key"
+    """A key that a careless reader takes for one that we route by."""
+    TOO_MANY_KEYS = "too_many_keys"
+    ID = "id"
+    SHAPE = "shape"
+    """Neither a request nor a response, or both."""
+    METHOD = "method"
+    PARAMS = "params"
+    TOOL_NAME = "tool_name"
+    META = "meta"
+    PROGRESS_TOKEN = "progress_token"  # noqa: S105  # a name
+    TIMEOUT = "timeout"
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+    """A result whose members we must read cannot be read."""
+    TYPE = "type"
+    """Runtime protocol: a type that this side does not take."""
+    PAYLOAD = "payload"
+
+
+_PARSE_REASONS: Final = frozenset({Reason.JSON, Reason.UTF8, Reason.DEPTH})
+
+
+class ProtocolError(ProtocolInvalid):
+    """A frame that is refused; the stream goes on.
+
+    `id` is the sender's id of it, if one could be found. `is_response` says whose: True for
+    an answer to one of our requests, False for a request that may be answered with this
+    error, None if the frame does not say.
+    """
+
+    def __init__(
+        self, reason: Reason, *, own_id: Id | None = None, is_response: bool | None = None
+    ) -> None:
+        super().__init__()
+        self.reason = reason
+        self.id = own_id
+        self.is_response = is_response
+        self.jsonrpc = (  # type: ignore[misc]  # the one error whose number depends on its cause
+            PARSE_ERROR if reason in _PARSE_REASONS else INVALID_REQUEST
+        )
+
+    def describe(self) -> str:
+        return f"{super().describe()}: {self.reason}"

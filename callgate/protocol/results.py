@@ -1,0 +1,102 @@
+"""What a gate must know of MCP results: tool lists, versions, whether a tool failed.
+
+Pure. These are read after the answer is settled, so that a result nobody asks about is
+passed on unread. Each raises `ProtocolError` if the agent's result cannot be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from callgate.protocol.jsonrpc import encode_json
+from callgate.protocol.members import NOTHING, Known, elements, read_text
+from callgate.protocol.problem import ProtocolError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_TOOLS: Final = 4096
+"""Of one list. What an agent has beyond that is not offered."""
+
+_LIST: Final = Known(("tools", "nextCursor"))
+_INITIALIZE: Final = Known(("protocolVersion", "capabilities", "serverInfo"))
+_EMPTY_LIST: Final = Raw(b"[]")
+NO_TOOLS: Final = Raw(b'{"tools":[]}')
+"""What a client is shown of a list that cannot be read."""
+
+
+class _Tool(msgspec.Struct, gc=False):
+    name: str
+
+
+class _CallResult(msgspec.Struct, gc=False):
+    failed: bool = msgspec.field(default=False, name="isError")
+
+
+class ToolList(msgspec.Struct, frozen=True):
+    """A page of an agent's tools."""
+
+    names: tuple[str, ...]
+    next_cursor: str | None
+
+
+_read_tool = msgspec.json.Decoder(_Tool).decode
+_read_call_result = msgspec.json.Decoder(_CallResult).decode
+
+
+def read_tools(result: Raw) -> ToolList:
+    """The names on a page of `tools/list`, and where the next page begins."""
+    members = _LIST.read(result)
+    names = tuple(name for name, _ in _tools(members.get("tools", _EMPTY_LIST)))
+    return ToolList(names, read_text(members.get("nextCursor", NOTHING)))
+
+
+def without_tools(result: Raw, is_hidden: Callable[[str], bool]) -> Raw:
+    """A `tools/list` result without some tools, all else as the agent wrote it."""
+    members = _LIST.read(result)
+    raw = members.get("tools", _EMPTY_LIST)
+    tools = list(_tools(raw))
+    shown = [tool for name, tool in tools if not is_hidden(name)]
+    if len(shown) == len(tools) < MAX_TOOLS:
+        return result
+    members["tools"] = Raw(encode_json(shown))
+    return Raw(encode_json(members))
+
+
+def _tools(raw: Raw) -> Iterator[tuple[str, Raw]]:
+    for tool in elements(raw, MAX_TOOLS):
+        try:
+            yield _read_tool(tool).name, tool
+        except msgspec.DecodeError:
+            raise ProtocolError(Reason.RESULT) from None
+
+
+def negotiated_version(result: Raw) -> str | None:
+    """The protocol version that an `initialize` result states."""
+    return read_text(_INITIALIZE.read(result).get("protocolVersion", NOTHING))
+
+
+def may_be_failure(frame: bytes) -> bool:
+    """Whether `is_failure` has to be asked of a frame's result: a look that reads little.
+
+    SDKs end their results with the flag, and it is short work to see that; a frame without a
+    capital E has none; else it is sought, from its end.
+    """
+    return (
+        not frame.endswith(_NO_FAILURE) and _CAPITAL_E in frame and frame.rfind(b'"isError"') >= 0
+    )
+
+
+_NO_FAILURE: Final = b'"isError":false}}'
+_CAPITAL_E: Final = ord("E")
+
+
+def is_failure(result: Raw) -> bool:
+    """Whether a `tools/call` result says `isError: true`. Scans the whole result."""
+    try:
+        return _read_call_result(result).failed
+    except msgspec.DecodeError:
+        return False
