@@ -1,0 +1,180 @@
+"""A run's control group: made below callgate's own, written, read back, counted, removed.
+
+IO, blocking but short. Every value goes out with one write(2) on a raw descriptor and is
+read back: the kernel's refusal of a value arrives at the write, and a buffered file object
+would swallow it at close. Files that the agent's process and the warden need are opened
+here and handed over as descriptors, because the kernel checks who *opened* them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from callgate.launcher import cgroup_v1, cgroup_v2, leftovers
+
+if TYPE_CHECKING:
+    from callgate.launcher.host import Cgroups
+    from callgate.launcher.settings import CgroupPlan, Setting
+
+PREFIX = "callgate-"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class CgroupError(OSError):
+    """A group could not be made as planned; `filename` says which file."""
+
+
+class Counters(msgspec.Struct, frozen=True, gc=False):
+    """What the kernel counted; they only grow."""
+
+    oom_kills: int = 0
+    forks_refused: int = 0
+    throttled: int = 0
+    cpu_ns: int = 0
+    peak_bytes: int = 0
+
+
+class Group:
+    """One run's directories in all hierarchies that it is in."""
+
+    def __init__(self, v2: Path | None, v1: dict[str, Path]) -> None:
+        self.v2 = v2
+        self.v1 = v1
+
+    @property
+    def paths(self) -> list[Path]:
+        """Every directory."""
+        own = [] if self.v2 is None else [self.v2]
+        # Several controllers can share one v1 hierarchy.
+        return list(dict.fromkeys([*own, *self.v1.values()]))
+
+    def make(self, plan: CgroupPlan) -> None:
+        """Make and fill the directories; raises `CgroupError`, having left nothing."""
+        try:
+            for path in self.paths:
+                path.mkdir()
+            for setting in plan.settings:
+                self._write(setting)
+        except OSError as error:
+            self.remove()
+            raise CgroupError(error.errno, error.strerror, error.filename) from None
+
+    def join_handles(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Descriptors to join by, and under which name the kernel will then show each."""
+        join: dict[str, int] = {}
+        shown: dict[str, str] = {}
+        for number, path in enumerate(self.paths):
+            name = f"join{number}"
+            join[name] = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            shown[name] = path.name
+        return join, shown
+
+    def kill_handles(self) -> dict[str, int]:
+        """Descriptors that `leftovers.kill_cgroup` kills by."""
+        if self.v2 is not None:
+            return {"kill": os.open(self.v2 / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)}
+        frozen = self.v1.get("freezer")
+        if frozen is None:
+            return {}
+        return {
+            "freezer": os.open(frozen / "freezer.state", os.O_RDWR | os.O_CLOEXEC),
+            "procs": os.open(frozen / "cgroup.procs", os.O_RDONLY | os.O_CLOEXEC),
+        }
+
+    def counters(self) -> Counters:
+        """Read before the group is removed: they go with it."""
+        oom = forks = throttled = cpu_ns = peak = 0
+        if self.v2 is not None:
+            oom += keyed(self.v2 / cgroup_v2.OOM_FILE, "oom_kill")
+            forks += keyed(self.v2 / cgroup_v2.PIDS_FILE, "max")
+            throttled += keyed(self.v2 / cgroup_v2.CPU_FILE, "nr_throttled")
+            cpu_ns = keyed(self.v2 / cgroup_v2.CPU_FILE, "usage_usec") * 1000
+            peak = number(self.v2 / cgroup_v2.PEAK_FILE)
+        if "memory" in self.v1:
+            oom += keyed(self.v1["memory"] / cgroup_v1.OOM_FILE, "oom_kill")
+            peak = max(peak, number(self.v1["memory"] / cgroup_v1.PEAK_FILE))
+        if "pids" in self.v1:
+            forks += keyed(self.v1["pids"] / cgroup_v1.PIDS_FILE, "max")
+        if "cpu" in self.v1:
+            throttled += keyed(self.v1["cpu"] / cgroup_v1.THROTTLE_FILE, "nr_throttled")
+        if "cpuacct" in self.v1:
+            cpu_ns = max(cpu_ns, number(self.v1["cpuacct"] / cgroup_v1.CPU_FILE))
+        return Counters(oom, forks, throttled, cpu_ns, peak)
+
+    def processes(self) -> list[int]:
+        """Everybody in it."""
+        found: set[int] = set()
+        for path in self.paths:
+            with suppress(OSError):
+                found.update(int(pid) for pid in (path / "cgroup.procs").read_text().split())
+        return sorted(found)
+
+    def kill(self) -> None:
+        """End everybody in it, if it is still there; the warden does it otherwise."""
+        with suppress(FileNotFoundError):
+            handles = self.kill_handles()
+            leftovers.kill_cgroup(handles)
+            for fd in handles.values():
+                os.close(fd)
+
+    def remove(self) -> None:
+        """Take the directories away; whoever is still inside is not ended by this."""
+        for path in self.paths:
+            leftovers.remove_cgroup(str(path))
+
+    def _write(self, setting: Setting) -> None:
+        folder = self.v2 if setting.version == "v2" else self.v1[setting.controller]
+        assert folder is not None  # noqa: S101  # the plan has it only with a v2 group
+        path = folder / setting.file
+        if not setting.needed and not path.exists():
+            return
+        write(path, setting.value)
+        found = path.read_text().strip()
+        if not _same(setting, found):
+            raise CgroupError(0, f"wrote {setting.value}, reads {found}", str(path))
+
+
+def group_for(cgroups: Cgroups, plan: CgroupPlan, name: str) -> Group:
+    """The directories that a run of this name has; nothing is made yet."""
+    v2 = Path(cgroups.v2) / (PREFIX + name) if plan.v2 and cgroups.v2 is not None else None
+    v1 = {each: Path(cgroups.v1[each]) / (PREFIX + name) for each in plan.v1}
+    return Group(v2, v1)
+
+
+def write(path: Path, value: str) -> None:
+    """Write at once and unbuffered, so that the kernel's answer is seen."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        raise CgroupError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(fd)
+
+
+def keyed(path: Path, key: str) -> int:
+    """The number after `key` in a file of `key number` lines; 0 if there is none."""
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    return 0
+
+
+def number(path: Path) -> int:
+    """The number in a file; 0 if there is none."""
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return 0
+
+
+def _same(setting: Setting, found: str) -> bool:
+    if not setting.rounded:
+        return found == setting.value
+    return 0 <= int(setting.value) - int(found) < _PAGE_BYTES

@@ -1,0 +1,319 @@
+"""What a run uses, measured: from its cgroup, its processes and its workspace.
+
+IO, blocking: call it from a thread. Each reading takes what this host offers and leaves the
+rest `None`; something that vanishes while it is read (a process, a file, a cgroup) is left
+out. The memory of a cgroup is counted without the file cache that the kernel would give
+back first, so that reading files does not look like a leak.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import psutil
+
+from callgate.launcher import tree
+from callgate.launcher.monitor import Look
+from callgate.launcher.protocol import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WALK_TIMEOUT_NS: Final = 2_000_000_000
+"""A workspace whose files cannot be counted in this time has too many of them."""
+WALK_SHARE: Final = 10
+"""Between two counts of a workspace passes so many times what the last one took."""
+MAX_PIDS: Final = 4_096
+"""Processes looked at, at most: a fork bomb must not stop the one who counts."""
+
+_BLOCK_BYTES: Final = 512
+"""The unit of `st_blocks`, whatever the file system's own is."""
+_INET: Final = ("tcp", "tcp6", "udp", "udp6")
+_LISTEN: Final = "0A"
+"""TCP_LISTEN as /proc/net/tcp has it."""
+
+
+class CgroupV1(msgspec.Struct, frozen=True):
+    """Directories of one group in the hierarchies that it has."""
+
+    memory: Path | None = None
+    pids: Path | None = None
+    cpuacct: Path | None = None
+
+
+def read_v2(group: Path) -> Usage:
+    """What a v2 group used; without a controller that part is None."""
+    memory, cache = _number(group / "memory.current"), _stat(group, "inactive_file")
+    cpu_us = _keyed(group / "cpu.stat", "usage_usec")
+    return Usage(
+        cpu_ns=None if cpu_us is None else cpu_us * 1000,
+        memory_bytes=None if memory is None else max(0, memory - cache),
+        memory_peak_bytes=_number(group / "memory.peak"),
+        pids=_number(group / "pids.current"),
+    )
+
+
+def read_v1(group: CgroupV1) -> Usage:
+    """The same from v1's separate hierarchies."""
+    memory = peak = None
+    if group.memory is not None:
+        memory = _number(group.memory / "memory.usage_in_bytes")
+        peak = _number(group.memory / "memory.max_usage_in_bytes")
+        if memory is not None:
+            memory = max(0, memory - _stat(group.memory, "total_inactive_file"))
+    return Usage(
+        cpu_ns=None if group.cpuacct is None else _number(group.cpuacct / "cpuacct.usage"),
+        memory_bytes=memory,
+        memory_peak_bytes=peak,
+        pids=None if group.pids is None else _number(group.pids / "pids.current"),
+    )
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below one, parents first where the system tells."""
+    if sys.platform != "linux":
+        return _descendants_elsewhere(pid)
+    return tree.descendants(pid)[:MAX_PIDS]
+
+
+def _descendants_elsewhere(pid: int) -> list[int]:
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    return [child.pid for child in children][:MAX_PIDS]
+
+
+def read_processes(pids: list[int], exact_from_bytes: int | None = None) -> Usage:
+    """What these processes use, summed; `pids` counts their threads too, as the kernel does.
+
+    Resident memory counts a page once for each process that shares it. From
+    `exact_from_bytes` on, where it would matter, pages are counted in proportion.
+    """
+    threads = memory = cpu_ns = 0
+    processes = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            with process.oneshot():
+                times = process.cpu_times()
+                threads += process.num_threads()
+                memory += process.memory_info().rss
+            cpu_ns += int((times.user + times.system) * 1e9)
+            processes.append(process)
+    if exact_from_bytes is not None and memory >= exact_from_bytes:
+        memory = min(memory, _proportional(processes))
+    return Usage(cpu_ns=cpu_ns, memory_bytes=memory, pids=threads)
+
+
+def _proportional(processes: list[psutil.Process]) -> int:
+    memory = 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            try:
+                full = process.memory_full_info()
+                memory += getattr(full, "pss", full.rss)
+            except psutil.AccessDenied:
+                memory += process.memory_info().rss
+    return memory
+
+
+def count_connections(pids: list[int]) -> int | None:
+    """Open internet sockets that do not only listen; None if nobody may look."""
+    if sys.platform != "linux":
+        return _connections_elsewhere(pids)
+    looked = False
+    # A process sees the sockets of its own network namespace: each is read once.
+    held: dict[Path, set[str]] = {}
+    connected: dict[Path, set[str]] = {}
+    for pid in pids:
+        process = Path("/proc") / str(pid)
+        with suppress(OSError):
+            namespace = (process / "ns" / "net").readlink()
+            held.setdefault(namespace, set()).update(_sockets_of(process))
+            looked = True
+            if namespace not in connected:
+                connected[namespace] = _connected(process)
+    if not looked:
+        return None
+    return sum(len(inodes & connected.get(name, set())) for name, inodes in held.items())
+
+
+def _sockets_of(process: Path) -> set[str]:
+    found = set()
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = str(descriptor.readlink())
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
+    return found
+
+
+def _connected(process: Path) -> set[str]:
+    found = set()
+    for protocol in _INET:
+        with suppress(FileNotFoundError), (process / "net" / protocol).open() as file:
+            next(file, None)
+            for line in file:
+                _, _, _, state, _, _, _, _, _, inode, *_ = line.split()
+                if state != _LISTEN:
+                    found.add(inode)
+    return found
+
+
+def _connections_elsewhere(pids: list[int]) -> int | None:
+    count, looked = 0, False
+    for pid in pids:
+        with suppress(psutil.Error):
+            sockets = psutil.Process(pid).net_connections(kind="inet")
+            count += sum(socket.status != psutil.CONN_LISTEN for socket in sockets)
+            looked = True
+    return count if looked else None
+
+
+class Uncountable(Exception):
+    """The files of a workspace cannot be counted, or not in time."""
+
+
+def count_workspace(root: Path, deadline_ns: int) -> tuple[int, int]:
+    """Bytes on disk and files (directories too) below `root`.
+
+    Links are counted and not followed; a file with several names is counted once for its
+    bytes. Holes take no room. A directory that nobody can read would be a place to hide.
+    """
+    size = files = 0
+    seen: set[tuple[int, int]] = set()
+    waiting = [os.fspath(root)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if time.monotonic_ns() > deadline_ns:
+                        raise Uncountable
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    files += 1
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(entry.path)
+                    elif status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in seen:
+                            continue
+                        seen.add((status.st_dev, status.st_ino))
+                    size += status.st_blocks * _BLOCK_BYTES
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it was removed meanwhile; the next count sees what came in its place
+        except OSError as error:
+            raise Uncountable from error
+    return size, files
+
+
+def filesystem_use(root: Path | int) -> tuple[int, int]:
+    """Bytes and files of a workspace that is a file system of its own, by path or open."""
+    status = os.statvfs(root)
+    # The root directory is a file that nobody made.
+    files = max(0, status.f_files - status.f_ffree - 1)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize, files
+
+
+class Workspace:
+    """The workspace of a run, counted file by file, but not too often."""
+
+    def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._root = root
+        self._clock = clock
+        self._next_ns = 0
+        self._last: tuple[int, int] | None = None
+
+    def look(self) -> tuple[int, int] | None:
+        """Bytes and files, perhaps of a little while ago; None if they cannot be counted."""
+        start = self._clock()
+        if start >= self._next_ns:
+            try:
+                self._last = count_workspace(self._root, time.monotonic_ns() + WALK_TIMEOUT_NS)
+            except Uncountable:
+                self._last = None
+            end = self._clock()
+            self._next_ns = end + (end - start) * WALK_SHARE
+        return self._last
+
+
+class Sampler:
+    """Everything that can be seen of one run.
+
+    `group` reads its cgroup, if it has one; `pids` lists its processes; `disk` gives bytes
+    and files of its workspace, or None when they cannot be counted. `extra_pids` are in the
+    group to make the containment and are not the agent's.
+    """
+
+    def __init__(
+        self,
+        pids: Callable[[], list[int]],
+        *,
+        group: Callable[[], Usage] | None = None,
+        disk: Callable[[], tuple[int, int] | None] | None = None,
+        exact_from_bytes: int | None = None,
+        extra_pids: int = 0,
+    ) -> None:
+        self._extra_pids = extra_pids
+        self._pids = pids
+        self._group = group
+        self._disk = disk
+        self._exact_from_bytes = exact_from_bytes
+
+    def look(self) -> Look:
+        """Measure now. What the cgroup does not know is taken from the processes."""
+        pids = self._pids()
+        usage = Usage() if self._group is None else self._group()
+        if usage.pids is not None:
+            own = max(0, usage.pids - self._extra_pids)
+            usage = msgspec.structs.replace(usage, pids=own)
+        if None in (usage.cpu_ns, usage.memory_bytes, usage.pids):
+            summed = read_processes(pids, self._exact_from_bytes)
+            usage = _filled(usage, summed)
+        usage = msgspec.structs.replace(usage, connections=count_connections(pids))
+        if self._disk is None:
+            return Look(usage)
+        with suppress(OSError):
+            counted = self._disk()
+            if counted is None:
+                return Look(usage, frozenset({"disk", "files"}))
+            usage = msgspec.structs.replace(usage, disk_bytes=counted[0], files=counted[1])
+        return Look(usage)
+
+
+def _filled(known: Usage, other: Usage) -> Usage:
+    missing = {
+        name: getattr(other, name)
+        for name in Usage.__struct_fields__
+        if getattr(known, name) is None
+    }
+    return msgspec.structs.replace(known, **missing)
+
+
+def _stat(group: Path, key: str) -> int:
+    return _keyed(group / "memory.stat", key) or 0
+
+
+def _keyed(path: Path, key: str) -> int | None:
+    """The number after `key` in a file of `key number` lines."""
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
