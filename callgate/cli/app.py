@@ -1,0 +1,165 @@
+"""The typer application: `check`, `explain`, `schema`, and sub-applications by name.
+
+Answers go to stdout, remarks to stderr. Exit codes: 0 ok, 1 the answer is no, 2 usage.
+Imports stand inside the commands: that is what keeps the start of each one quick.
+"""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+LAZY = {
+    "audit": ("callgate.cli.audit", "Check and read audit logs."),
+    "contract": ("callgate.cli.contract", "Try an agent against the protocol's contract."),
+    "demo": ("callgate.cli.demo.show", "Watch a rogue agent behind the gate."),
+    "doctor": ("callgate.cli.doctor", "Prove by doing what this host can enforce."),
+    "exec": ("callgate.cli.exec", "Run one contained command and print what became of it."),
+    "runs": ("callgate.cli.runs", "Show the last runs of agents and how each ended."),
+}
+"""Sub-applications: module with an `app`, and its line in the help."""
+
+NO = 1
+"""Exit code: the question was understood and its answer is no."""
+
+
+class SchemaFormat(StrEnum):
+    """What `schema` prints."""
+
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class LazyGroup(TyperGroup):
+    """Imports a sub-application only when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted({*super().list_commands(ctx), *LAZY})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, help_text = LAZY[cmd_name]
+        command = typer.main.get_command(import_module(module).app)
+        command.name = cmd_name
+        command.help = command.help or help_text
+        return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    help="The tool-call gate for agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+PolicyPath = Annotated[Path, typer.Argument(metavar="F", help="A policy file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def _version(value: bool) -> None:  # noqa: FBT001  # typer's callback
+    if value:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("callgate")
+        except PackageNotFoundError:  # run from a checkout
+            number = "(not installed)"
+        typer.echo(f"callgate {number}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    _show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """The tool-call gate for agents."""
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="CMD…", help="The MCP server, after `--`.")
+    ] = None,
+    *,
+    policy: Annotated[Path | None, typer.Option(metavar="F", help="A policy file.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="ID", help="The agent's name in the policy.")
+    ] = None,
+    caller: Annotated[str | None, typer.Option(metavar="ID", help="Who the client is.")] = None,
+    agent_stderr: Annotated[
+        str | None,
+        typer.Option(metavar="pass", help="Pass the agent's stderr on after its start too."),
+    ] = None,
+) -> None:
+    """Put the gate in front of one MCP server, in the place of its command.
+
+    `callgate.cli.main` goes past this command, straight to what it calls: see there.
+    """
+    from callgate.cli.run import main
+
+    named: dict[str, object] = {"--policy": policy, "--agent": agent, "--caller": caller}
+    named["--agent-stderr"] = agent_stderr
+    given = [word for name, value in named.items() if value for word in (name, str(value))]
+    raise typer.Exit(main([*given, "--", *(command or ())]))
+
+
+@app.command()
+def check(file: PolicyPath, *, as_json: AsJson = False) -> None:
+    """Check a policy file; lists every problem with its line and column."""
+    from callgate.cli import output
+
+    policy = output.load_or_exit(file, as_json=as_json)
+    output.checked(policy, file, as_json=as_json)
+
+
+@app.command()
+def explain(
+    file: PolicyPath,
+    *,
+    agent: Annotated[str, typer.Option(help="The agent's name.")],
+    tool: Annotated[str | None, typer.Option(help="The tool's name.")] = None,
+    caller: Annotated[str | None, typer.Option(help="Who asks; else any unnamed caller.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show how its process would be launched on this host.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show each limit that holds, and the line that says so."""
+    from callgate.cli import output
+
+    policy = output.load_or_exit(file, as_json=as_json)
+    if plan:
+        from callgate.cli.planned import show_plan
+
+        raise typer.Exit(show_plan(policy, agent, as_json=as_json))
+    if agent not in policy.agents:
+        typer.echo(f"{file}: names no agent {agent!r}; it gets the defaults", err=True)
+    output.explained(policy.explain(agent, tool, caller), as_json=as_json)
+
+
+@app.command()
+def schema(
+    form: Annotated[
+        SchemaFormat, typer.Option("--format", help="The schema, or the reference page.")
+    ] = SchemaFormat.JSON,
+) -> None:
+    """Print the policy file's JSON schema, for editors."""
+    from callgate.policy.reference import json_schema, markdown
+
+    if form is SchemaFormat.MARKDOWN:
+        typer.echo(markdown(), nl=False)
+        return
+    import json
+
+    typer.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,135 @@
+"""`callgate audit`: check the audit log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from callgate.audit.files import segment_path, segments, writers
+from callgate.audit.verify import Anchor, Report, load_anchors, verify
+
+app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False)
+
+_STYLES = {"live": "cyan", "closed": "green", "crashed": "yellow"}
+_PROGRESS_FROM_BYTES = 32 * 1024 * 1024
+"""Less than this is read in about a second."""
+
+
+@app.callback()
+def _group() -> None:
+    """The audit log."""
+
+
+@app.command("verify")
+def verify_command(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The audit path.")
+    ],
+    anchor: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Compare with checkpoints kept elsewhere."),
+    ] = None,
+    write_anchor: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write checkpoints to this file, unless tampered."),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Check every line of every writer: 0 all is well, 1 something is wrong."""
+    try:
+        anchors = load_anchors(anchor.read_bytes()) if anchor else None
+    except (OSError, msgspec.DecodeError) as error:
+        raise typer.BadParameter(f"not an anchor: {error}", param_hint="--anchor") from error
+    report = _verify(directory, anchors)
+    if write_anchor and not report.tampered:
+        write_anchor.write_bytes(msgspec.json.encode(report.anchors()) + b"\n")
+    if as_json:
+        print(_json(report))  # noqa: T201 - the answer
+    elif sys.stdout.isatty():
+        _show(report)
+    else:
+        _print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _verify(directory: Path, anchors: dict[str, Anchor] | None) -> Report:
+    total = sum(
+        segment_path(writer, number).stat().st_size
+        for writer in writers(directory)
+        for number in segments(writer)
+    )
+    if total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
+        return verify(directory, anchors)
+    columns = BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verify", total=total)
+        return verify(directory, anchors, progress=lambda n: progress.advance(task, n))
+
+
+def _json(report: Report) -> str:
+    answer = {
+        "ok": report.ok,
+        "tampered": report.tampered,
+        "writers": [
+            {name: value for name, value in msgspec.to_builtins(one).items() if name != "problems"}
+            for one in report.writers
+        ],
+        "problems": report.problems,
+        "problem_count": report.problem_count,
+    }
+    return msgspec.json.format(msgspec.json.encode(answer)).decode()
+
+
+def _summary(report: Report) -> str:
+    lines = sum(one.lines for one in report.writers)
+    noun = "writer" if len(report.writers) == 1 else "writers"
+    text = f"{lines} lines of {len(report.writers)} {noun}: "
+    if report.ok:
+        return text + "ok"
+    more = report.problem_count - len(report.problems)
+    text += f"{report.problem_count} problem" + ("s" if report.problem_count > 1 else "")
+    if more:
+        text += f" ({more} not shown)"
+    return text if report.tampered else text + ", none of them tampering"
+
+
+def _print(report: Report) -> None:
+    for one in report.writers:
+        print(  # noqa: T201 - the answer
+            f"{one.writer} {one.state} segments={one.segments} lines={one.lines} "
+            f"open={one.open_calls} seq={one.seq} hash={one.hash}"
+        )
+    for problem in report.problems:
+        print(f"{problem.where}: {problem.kind}: {problem.message}")  # noqa: T201 - the answer
+    print(_summary(report))  # noqa: T201 - the answer
+
+
+def _show(report: Report) -> None:
+    console = Console()
+    table = Table("writer", "state", box=None, header_style="bold")
+    for title in ("segments", "lines", "open calls", "bytes", "problems"):
+        table.add_column(title, justify="right")
+    for one in report.writers:
+        table.add_row(
+            one.writer,
+            Text(one.state, _STYLES[one.state]),
+            f"{one.segments:,}",
+            f"{one.lines:,}",
+            f"{one.open_calls:,}",
+            f"{one.bytes:,}",
+            Text(f"{one.problem_count:,}", "red" if one.problem_count else "green"),
+        )
+    console.print(table)
+    for problem in report.problems:
+        style = "yellow" if problem.kind == "recovery" else "red"
+        console.print(Text.assemble((problem.where, style), f": {problem.message}"))
+    console.print(Text(_summary(report), "bold green" if report.ok else "bold red"))

@@ -1,0 +1,72 @@
+"""`callgate doctor`: what this host can enforce, tried out, with what would help.
+
+Exit codes: 0 if agents can be contained at level standard here, 1 if not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from callgate.cli import table
+from callgate.launcher import survey
+from callgate.launcher.levels import try_levels
+from callgate.launcher.probe import probes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from callgate.launcher.probe_acts import Finding
+
+app = typer.Typer(name="doctor", add_completion=False, pretty_exceptions_enable=False)
+
+NEEDED = "level standard"
+_COLUMNS = ("feature", "status", "why", "fix")
+_COLOURS = {"enforced": "green", "degraded": "yellow", "absent": "red"}
+
+
+@app.command()
+def doctor(
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False
+) -> None:
+    """Try what this host can enforce, and say what would help."""
+    findings = _find()
+    ok = any(each.feature == NEEDED and each.status == "enforced" for each in findings)
+    if as_json:
+        answer = {"ok": ok, "findings": findings}
+        typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+    else:
+        rows = [(each.feature, each.status, each.why, each.fix) for each in findings]
+        table.show(_COLUMNS, rows, colours=_COLOURS)
+        can = "can" if ok else "cannot"
+        typer.echo(f"agents {can} be contained at level standard here")
+    raise typer.Exit(0 if ok else 1)
+
+
+def _find() -> list[Finding]:
+    """Try everything, saying on a terminal what is being tried."""
+    host = survey.with_groups(survey.survey())
+    findings = []
+    with _progress() as progress:
+        for probe in probes(host):
+            progress(probe.feature)
+            findings.append(probe.find())
+        progress("levels")
+        findings += asyncio.run(try_levels())
+    return findings
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    if not sys.stderr.isatty():
+        yield lambda _feature: None
+        return
+    from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
+
+    with Console(stderr=True).status("looking") as status:
+        yield lambda feature: status.update(f"trying: {feature}")

@@ -1,0 +1,85 @@
+"""How answers look: tables in colour on a terminal, aligned text in a pipe, JSON on demand."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from callgate.policy import Policy, PolicyError
+from callgate.policy.problems import render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from callgate.policy import Row
+
+_COLUMNS = ("key", "value", "scope", "source", "enforced", "note")
+_COLOURS = {"enforced": "green", "shadow": "yellow", "off": "dim", "absent": "red"}
+
+
+def load_or_exit(file: Path, *, as_json: bool) -> Policy:
+    """The policy, or its problems and exit code 1."""
+    try:
+        return Policy.load(file)
+    except PolicyError as error:
+        if as_json:
+            print_json({"ok": False, **error.as_dict()})
+        else:
+            count = len(error.problems) + error.more
+            typer.echo(str(error), err=True)
+            noun = "problem" if count == 1 else "problems"
+            typer.echo(f"{count} {noun}; fix and run `callgate check {file}` again", err=True)
+        raise typer.Exit(1) from None
+
+
+def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
+    """A valid policy and its warnings."""
+    if as_json:
+        warnings = [msgspec.structs.asdict(warning) for warning in policy.warnings]
+        print_json({"ok": True, "revision": policy.revision, "warnings": warnings})
+        return
+    for warning in policy.warnings:
+        typer.echo(f"{render(warning, str(file))} [warning]", err=True)
+    agents, callers = len(policy.agents), len(policy.callers)
+    typer.echo(f"{file}: ok, revision {policy.revision}, agents {agents}, callers {callers}")
+
+
+def explained(rows: list[Row], *, as_json: bool) -> None:
+    """Effective limits."""
+    if as_json:
+        print_json([msgspec.structs.asdict(row) for row in rows])
+    elif sys.stdout.isatty():
+        _table(rows)
+    else:
+        _plain(rows)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _plain(rows: list[Row]) -> None:
+    """Columns without colour or cuts, for pipes and logs."""
+    lines = [_COLUMNS, *(tuple(getattr(row, name) for name in _COLUMNS) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _table(rows: list[Row]) -> None:
+    from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(*_COLUMNS)
+    for row in rows:
+        # Text, not markup: names may hold brackets.
+        cells = [Text(getattr(row, name)) for name in _COLUMNS]
+        cells[_COLUMNS.index("enforced")].stylize(_COLOURS[row.enforced])
+        table.add_row(*cells)
+    Console().print(table)

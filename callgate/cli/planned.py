@@ -1,0 +1,48 @@
+"""`callgate explain --plan`: how an agent's process would be launched here, before it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from callgate.cli import output, table
+from callgate.errors import ConfigError
+from callgate.launcher import LocalLauncher
+from callgate.launcher.protocol import LaunchRefused
+
+if TYPE_CHECKING:
+    from callgate.launcher.plan import LaunchPlan
+    from callgate.model import LaunchSpec
+    from callgate.policy import Policy
+
+_COLOURS = {"enforced": "green", "degraded": "yellow", "absent": "red"}
+
+
+def show_plan(policy: Policy, agent: str, *, as_json: bool) -> int:
+    """Print the plan, or every gap; the exit code."""
+    try:
+        plan = asyncio.run(_plan(policy.launch_spec(agent)))
+    except ConfigError:
+        typer.echo(f"agent {agent} has no `command` to plan for", err=True)
+        return 1
+    except LaunchRefused as refused:
+        if as_json:
+            output.print_json({"ok": False, "stage": refused.stage, "gaps": refused.gaps})
+        else:
+            typer.echo(refused.describe(), err=True)
+        return 1
+    if as_json:
+        output.print_json({"ok": True, "plan": msgspec.to_builtins(plan, str_keys=True)})
+        return 0
+    typer.echo(f"{agent}: level {plan.level}: {' '.join(plan.argv)}")
+    rows = [(name, effect.status, effect.reason) for name, effect in plan.effective.items()]
+    table.show(("feature", "status", "why"), rows, colours=_COLOURS)
+    return 0
+
+
+async def _plan(spec: LaunchSpec) -> LaunchPlan:
+    async with LocalLauncher() as launcher:
+        return await launcher.plan(spec)

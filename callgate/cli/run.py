@@ -1,0 +1,290 @@
+"""`callgate run`: parse the command line, start the agent, then build the gate around it.
+
+No typer and no rich, and the imports stand where they are needed: with no policy to read, the
+agent starts before anything heavy is imported.
+"""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from callgate.model import ANONYMOUS, LaunchSpec
+
+if TYPE_CHECKING:
+    from callgate.gate.stdio import StdioGate
+    from callgate.launcher.history import History
+    from callgate.launcher.protocol import Launcher, Run
+    from callgate.policy import Policy
+    from callgate.router import Router
+
+NO = 1
+REFUSED = 125
+INTERRUPTED = 130
+
+
+class Plan(NamedTuple):
+    """What to run and under what; without a policy file the agent runs already."""
+
+    policy: Policy | None
+    spec: LaunchSpec
+    first: Run | None
+
+
+class Unusable(Exception):
+    """What the user wrote cannot be run; the text says what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the gate; the exit code."""
+    options = _parse(arguments)
+    _open_standard_streams()
+    try:
+        return asyncio.run(_run(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Unusable as error:
+        _say(str(error))
+        return NO
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="callgate run",
+        usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] -- CMD…",
+        description="Put the gate in front of one MCP server, in the place of its command.",
+    )
+    parser.add_argument("--policy", type=Path, metavar="F", help="a policy file")
+    parser.add_argument("--agent", metavar="ID", help="the agent's name in the policy")
+    parser.add_argument("--caller", metavar="ID", default=ANONYMOUS, help="who the client is")
+    parser.add_argument(
+        "--agent-stderr", choices=["pass"], help="pass the agent's stderr on after its start too"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
+    options = parser.parse_args(arguments)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command and options.policy is None:
+        parser.error("say which command to run: callgate run -- CMD…")
+    return options
+
+
+def _open_standard_streams() -> None:
+    """A stream that we were started without would be the next file that anybody opens."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is `fd`
+
+
+async def _run(options: argparse.Namespace) -> int:
+    from callgate.launcher.builtin import LocalLauncher
+    from callgate.launcher.protocol import LaunchRefused
+
+    async with LocalLauncher() as launcher:
+        try:
+            if options.policy is None:
+                spec = LaunchSpec(
+                    options.agent or _agent_name(options.command[0]), tuple(options.command)
+                )
+                plan = Plan(None, spec, await launcher.launch(spec, run_id=uuid4().hex))
+            else:
+                plan = _read_policy(options)
+            return await _serve(launcher, plan, options)
+        except LaunchRefused as error:
+            _say(error.describe())
+            return REFUSED
+
+
+def _read_policy(options: argparse.Namespace) -> Plan:
+    from callgate.policy import Policy, PolicyError
+
+    try:
+        policy = Policy.load(options.policy)
+    except PolicyError as error:
+        raise Unusable(f"the policy cannot be used\n{error}") from None
+    return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options), None)
+
+
+def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> LaunchSpec:
+    """How to start the agent; raises `Unusable` if the policy does not fit this command."""
+    from callgate.errors import ConfigError
+
+    unset = [problem for problem in policy.warnings if problem.path.endswith(".token")]
+    if unset:
+        raise Unusable("\n".join(problem.message for problem in unset))
+    if policy.audit is not None and policy.audit.stdout:
+        raise Unusable("the client reads this command's stdout: take `audit.stdout` out")
+    try:
+        return policy.launch_spec(agent, options.command or None)
+    except ConfigError as error:
+        raise Unusable(
+            f"the policy has no command for agent {error.agent}; add `command:` there, or say "
+            f"callgate run --policy {options.policy} --agent {error.agent} -- CMD…"
+        ) from None
+
+
+def _choose_agent(policy: Policy, options: argparse.Namespace) -> str:
+    if options.agent is not None:
+        return str(options.agent)
+    if len(policy.agents) == 1:
+        return next(iter(policy.agents))
+    if options.command and not policy.agents:
+        return _agent_name(options.command[0])
+    names = ", ".join(sorted(policy.agents)) or "none"
+    raise Unusable(f"say which agent it is with --agent; the policy has: {names}")
+
+
+async def _serve(launcher: Launcher, plan: Plan, options: argparse.Namespace) -> int:
+    from callgate.gate.stdio import Settings, StdioGate
+
+    policy = plan.policy or _default_policy()
+    async with AsyncExitStack() as stack:
+        router = await _enter(stack, await _open(policy, plan))
+        settings = Settings(
+            plan.spec.agent, options.caller, pass_stderr=options.agent_stderr == "pass"
+        )
+        gate = StdioGate(
+            router,
+            launcher,
+            plan.spec,
+            settings,
+            history=_history(),
+            secrets=_secrets(plan.spec),
+            say=_say,
+        )
+        _announce(router.policy, plan)
+        if plan.policy is None:
+            return await gate.run(plan.first)
+        watching = asyncio.create_task(_follow(plan, options, router, gate))
+        try:
+            return await gate.run(None)
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+
+async def _enter(stack: AsyncExitStack, router: Router) -> Router:
+    """Open the audit, and whatever else the router needs."""
+    try:
+        return await stack.enter_async_context(router)
+    except (OSError, ValueError) as error:
+        raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
+
+
+async def _open(policy: Policy, plan: Plan) -> Router:
+    """A router whose audit can be written; with a policy file that is a condition."""
+    from callgate.policy import Policy as PolicyType
+    from callgate.router import Router
+    from callgate.router.logs import check_writable
+
+    error = None if policy.audit is None else await asyncio.to_thread(check_writable, policy.audit)
+    if error is not None and plan.policy is not None:
+        raise Unusable(f"the audit log cannot be written: {error}; see `audit.path`")
+    if error is not None:
+        _say(f"no audit is written: {error}")
+        policy = PolicyType.profile("interactive")
+    return Router(policy, batched=True)
+
+
+def _default_policy() -> Policy:
+    """Zero configuration: the profile for a person at a client, and an audit at home."""
+    import json
+
+    from callgate.policy import Policy
+    from callgate.router.logs import state_dir
+
+    audit = json.dumps(str(state_dir() / "audit"))
+    return Policy.parse(
+        f"version: 1\nprofile: interactive\naudit: {{path: {audit}, on_failure: drop}}\n",
+        source="<profile interactive>",
+    )
+
+
+def _announce(policy: Policy, plan: Plan) -> None:
+    """One line: what is enforced, and what is not."""
+    rows = {row.key: row.value for row in policy.explain(plan.spec.agent)}
+    limits = ", ".join(
+        f"{key} {rows[key]}" for key in ("timeout", "concurrency", "rate", "queue") if key in rows
+    )
+    contained = (
+        f"contained at level {plan.spec.level}"
+        if plan.spec.contained
+        else "not contained: the process has all rights of yours"
+    )
+    audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
+    _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
+
+
+async def _follow(plan: Plan, options: argparse.Namespace, router: Router, gate: StdioGate) -> None:
+    """Reload the policy when it changes, or on SIGHUP."""
+    from callgate.policy import Policy, PolicyError
+    from callgate.policy.watch import watch
+
+    async def use(found: Policy | PolicyError) -> None:
+        if isinstance(found, PolicyError):
+            router.reload_failed(found)
+            _say(f"the policy stays as it was\n{found}")
+            return
+        try:
+            spec = _launch_spec(found, plan.spec.agent, options)
+            await gate.reload(found, spec, _secrets(spec))
+        except (OSError, ValueError, Unusable) as error:
+            _say(f"the policy stays as it was: {error}")
+        else:
+            _say(f"policy {found.revision} is in force")
+
+    hung_up = asyncio.Event()
+    with suppress(NotImplementedError, ValueError, AttributeError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+
+    async def on_signal() -> None:
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                found: Policy | PolicyError = await asyncio.to_thread(Policy.load, options.policy)
+            except PolicyError as error:
+                found = error
+            await use(found)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(on_signal())
+        async for found in watch(options.policy):
+            await use(found)
+
+
+def _history() -> History | None:
+    import sqlite3
+
+    from callgate.launcher.history import History as RunHistory
+    from callgate.launcher.history import default_path
+
+    try:
+        return RunHistory(default_path())
+    except (sqlite3.Error, OSError):
+        return None
+
+
+def _secrets(spec: LaunchSpec) -> list[bytes]:
+    values = (os.environ.get(name, "") for name in spec.env.secret)
+    return [value.encode("utf-8", "surrogateescape") for value in values if value]
+
+
+def _agent_name(command: str) -> str:
+    name = "".join(char if char.isalnum() or char in "_.-" else "-" for char in Path(command).name)
+    return name[:128] or "agent"
+
+
+def _say(text: str) -> None:
+    from callgate.gate.stderr import show
+
+    show(f"callgate: {text}\n".encode("utf-8", "backslashreplace"))

@@ -1,0 +1,99 @@
+"""`callgate runs`: the last runs of agents, with how each ended and what it used."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from callgate.cli import table
+from callgate.launcher.history import History, RunRecord, default_path
+from callgate.launcher.message import duration, size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+app = typer.Typer(name="runs", add_completion=False)
+
+_COLUMNS = (
+    "started",
+    "agent",
+    "state",
+    "reason",
+    "lasted",
+    "exit",
+    "cpu",
+    "peak memory",
+    "limit",
+    "run",
+)
+_COLOURS = {
+    "running": "green",
+    "starting": "green",
+    "stopped": "dim",
+    "paused": "yellow",
+    "crashed": "red",
+}
+_MS_NS = 1_000_000
+
+
+@app.command()
+def runs(
+    *,
+    agent: Annotated[str | None, typer.Option(metavar="A", help="Of this agent only.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Show the last runs, the newest first."""
+    records = _read(default_path(), limit, agent)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(records), indent=2).decode())
+    elif records:
+        rows = [_row(record) for record in records]
+        table.show(_COLUMNS, rows, colours=_COLOURS, right=("lasted", "exit", "cpu", "peak memory"))
+    else:
+        typer.echo("no runs yet", err=True)
+
+
+def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
+    if not path.exists():
+        return []
+    try:
+        history = History(path)
+        try:
+            return history.recent(limit, agent)
+        finally:
+            history.close()
+    except (sqlite3.Error, OSError) as error:
+        typer.echo(f"{path}: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _row(record: RunRecord) -> tuple[str, ...]:
+    started = datetime.fromtimestamp(record.started_ms / 1000).astimezone()
+    lasted = ""
+    if record.ended_ms is not None:
+        lasted = duration((record.ended_ms - record.started_ms) * _MS_NS)
+    cpu_ns, peak = record.usage.get("cpu_ns"), record.usage.get("memory_peak_bytes")
+    limit = record.limit
+    return (
+        f"{started:%Y-%m-%d %H:%M:%S}",
+        record.agent,
+        record.state,
+        record.stop_reason or "",
+        lasted,
+        _exit(record),
+        "" if cpu_ns is None else duration(cpu_ns),
+        "" if peak is None else size(peak),
+        "" if limit is None else f"{limit['type']} {limit['limit']}",
+        record.run_id,
+    )
+
+
+def _exit(record: RunRecord) -> str:
+    if record.signal is not None:
+        return f"signal {record.signal}"
+    return "" if record.exit_code is None else str(record.exit_code)

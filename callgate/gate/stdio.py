@@ -1,0 +1,224 @@
+"""`callgate run`: the gate on our own stdin and stdout, in front of one process.
+
+The process is launched first, with what little that needs; the rest is imported and built while
+it starts. Then everything is a pass: a read of one side, handled to its end. The gate ends when
+the client closes its side (what is in flight is answered first), when it has gone (then nothing
+is), when the process ends and shall not run again, or on a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge
+from callgate.gate.stderr import show
+from callgate.gate.supervisor import Supervisor
+from callgate.launcher.capture import UntilReady
+from callgate.peers.hub import Hub
+from callgate.peers.mcp_agent import McpAgent
+from callgate.peers.mcp_caller import McpCaller
+from callgate.peers.outbox import Outbox
+from callgate.peers.runtime_agent import RuntimeAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from callgate.gate.connection import Connection
+    from callgate.launcher.history import History
+    from callgate.launcher.protocol import Launcher, Run, Stopped
+    from callgate.model import LaunchSpec
+    from callgate.policy import Policy
+    from callgate.router.router import Router
+
+DRAIN_S = 5.0
+"""For the last answers to be written after everything has ended."""
+TIMED_OUT = 124
+INTERRUPTED = 130
+SIGNAL_BASE = 128
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    agent: str
+    caller: str
+    pass_stderr: bool = False
+
+
+class StdioGate:
+    """One client on our stdio, one agent behind."""
+
+    def __init__(
+        self,
+        router: Router,
+        launcher: Launcher,
+        spec: LaunchSpec,
+        settings: Settings,
+        *,
+        history: History | None,
+        secrets: Sequence[bytes],
+        say: Callable[[str], None],
+    ) -> None:
+        self._router = router
+        self._agent_name = settings.agent
+        self._say = say
+        self.hub = hub = Hub(router)
+        hub.on_fault = self._fault
+        stderr = UntilReady(show)
+        self.supervisor = Supervisor(
+            hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
+        )
+        gate = router.policy.gate(settings.agent)
+        kind = RuntimeAgent if gate.protocol == "runtime" else McpAgent
+        self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.trouble)
+        if not settings.pass_stderr:
+            self._agent.on_handshake = stderr.ready
+        self._caller = McpCaller(hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller)
+        self._done = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Nobody waits for answers any more."""
+        self._signal: int | None = None
+        self._from_client: Reader | None = None
+
+    async def run(self, first: Run | None, stdin: int = 0, stdout: int = 1) -> int:
+        """Serve until the end; the exit code."""
+        blocking = {fd: os.get_blocking(fd) for fd in (stdin, stdout)}
+        enlarge(stdin)
+        enlarge(stdout)
+        to_client = Writer(stdout, self._client_gone)
+        to_client.watch_other_side()
+        self._caller.outbox.pipe = to_client
+        self._listen_to_signals()
+        self.supervisor.on_connected = lambda connection: self._join(stdin, to_client, connection)
+        life = asyncio.create_task(self.supervisor.live(self._agent, first))
+        life.add_done_callback(lambda _: self._done.set())
+        try:
+            await self._done.wait()
+            if self._from_client is not None:
+                self._from_client.close()
+            if not life.done():
+                await self._finish()
+                await self.supervisor.stop()
+            await asyncio.wait([life])
+            self.hub.write_merged()
+            self.hub.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await to_client.drain()
+            return self._exit_code(life.result())
+        finally:
+            life.cancel()
+            to_client.close()
+            for fd, was in blocking.items():
+                os.set_blocking(fd, was)  # a terminal is its shell's too
+
+    async def reload(self, policy: Policy, spec: LaunchSpec, secrets: Sequence[bytes]) -> None:
+        """Put new calls under another policy; the process keeps what it was launched with."""
+        await self._router.reload(policy)
+        self.supervisor.use(spec, secrets)
+        gate = policy.gate(self._agent_name)
+        self._agent.use(gate)
+        self._caller.use(gate)
+
+    def _join(self, stdin: int, to_client: Writer, connection: Connection) -> None:
+        """While one side does not drain what it is sent, the other is not read.
+
+        Nor is a client that asks and asks and reads nothing; what an agent asks for is bounded.
+        """
+        client = self._from_client
+        if client is None:
+            client = self._from_client = Reader(stdin, self._received, self._done.set)
+        reader = connection.reader
+        connection.writer.on_full = lambda: client.hold("agent")
+        connection.writer.on_drained = lambda: client.release("agent")
+        client.release("agent")  # the former process may have left it so
+        self._agent.on_ready = lambda: client.release("start")
+
+        def drained() -> None:
+            reader.release("client")
+            client.release("flood")
+
+        to_client.on_full = lambda: reader.hold("client")
+        to_client.on_drained = drained
+        if to_client.full:
+            reader.hold("client")
+
+    def _received(self, data: bytes) -> None:
+        self._caller.receive(data)
+        self.hub.flush()
+        client = self._from_client
+        if client is not None:
+            if self._agent.held_bytes > HIGH_WATER_BYTES:
+                client.hold("start")
+            if self._caller.outbox.pipe.flooded:
+                client.hold("flood")
+
+    async def _finish(self) -> None:
+        """The client will send no more: answer what it asked for, unless nobody reads it."""
+        caller = self._caller
+        caller.no_more()
+        caller.on_idle = self._hurry.set
+        self.hub.flush()
+        if caller.in_flight:
+            await self._hurry.wait()  # each of them has a deadline
+        caller.closed()
+        self.hub.flush()
+
+    def _client_gone(self) -> None:
+        self._hurry.set()
+        self._done.set()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            self._signal = number
+            self._hurry.set()
+            self._done.set()
+
+        numbers = {signal.SIGTERM, signal.SIGINT}
+        if self._router.policy.source is None:  # else it asks for a reload
+            numbers.add(signal.SIGHUP)
+        for number in numbers:
+            with suppress(NotImplementedError, ValueError):
+                loop.add_signal_handler(number, stop, number)
+
+    def _exit_code(self, stopped: Stopped) -> int:
+        if self._signal == signal.SIGINT:
+            return INTERRUPTED
+        if stopped.reason == "stop_requested":
+            return 0
+        if stopped.reason == "exited" and not stopped.exit_code:
+            return 0
+        self._say(f"agent {self._agent_name} ended: {stopped.reason}")
+        if stopped.reason == "wall_time_limit":
+            return TIMED_OUT
+        if stopped.signal is not None:
+            return SIGNAL_BASE + stopped.signal
+        return stopped.exit_code or 1
+
+    def _fault(self, error: Exception) -> None:
+        """Where it was, and nothing that a peer said: an exception's text may have that."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].name}:{frames[-1].lineno}" if frames else "?"
+        self._say(f"internal error: {type(error).__name__} in {where}; please report it")
+
+
+class _Nowhere:
+    """Stands where nothing is connected yet: what is sent there would be lost."""
+
+    flooded = False
+
+    def write(self, frames: list[bytes], first: Sequence[bytes] = ()) -> None:
+        raise AssertionError(f"{len(frames) + len(first)} frames before there is anybody")
+
+    def withdraw(self, frame: bytes) -> bool:
+        del frame
+        return False

@@ -1,0 +1,287 @@
+"""Keeps an agent's process running as its policy says, and joined to its peer.
+
+One task for each agent. It launches, connects the pipes, waits for the end, lets the peer answer
+everybody with the reason, and launches again if that is the policy. A process that ran out of
+memory is paused: its workspace is kept, and it is resumed with backoff, or by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from contextlib import suppress
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from callgate.gate.connection import Connection
+from callgate.launcher.history import RunRecord
+from callgate.launcher.plan import NOT_ASKED
+from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
+from callgate.launcher.restart import Again, Down, Restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from callgate.audit.events import EventName
+    from callgate.errors import LimitInfo
+    from callgate.launcher.capture import Sink
+    from callgate.launcher.history import History
+    from callgate.launcher.protocol import Launcher, Run
+    from callgate.model import LaunchSpec, StopReason
+    from callgate.peers.agent import AgentPeer
+    from callgate.peers.hub import Hub
+
+_MS_NS = 1_000_000
+EOF_GRACE_S = 2.0
+"""How long an agent may take to end by itself when its stdin has: what MCP asks it to do."""
+
+_EVENTS: dict[str, EventName] = {
+    "stopped": "agent.run_stopped",
+    "crashed": "agent.run_crashed",
+    "paused": "agent.run_paused",
+}
+
+
+class Supervisor:
+    """One agent's process, from the first launch to the last end."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        launcher: Launcher,
+        spec: LaunchSpec,
+        *,
+        stderr: Sink,
+        secrets: Sequence[bytes],
+        history: History | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._hub = hub
+        self._launcher = launcher
+        self._spec = spec
+        self._stderr = stderr
+        self._secrets = secrets
+        self._history = history
+        self._say = say
+        self._restarts = Restarts(spec.restart)
+        self._wanted = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._again = False
+        """Whether the process was ended in order to be started again."""
+        self._started_ns = 0
+        self._peer: AgentPeer | None = None
+        self._run: Run | None = None
+        self._connection: Connection | None = None
+        self.on_connected: Callable[[Connection], None] = _nothing_with
+
+    def use(self, spec: LaunchSpec, secrets: Sequence[bytes]) -> None:
+        """From the next launch on."""
+        self._spec = spec
+        self._secrets = secrets
+        self._restarts.spec = spec.restart
+
+    async def live(self, peer: AgentPeer, first: Run | None = None) -> Stopped:
+        """Run the agent until it shall not run any more; why the last run ended.
+
+        Raises `LaunchRefused` if it cannot be started even once.
+        """
+        self._peer = peer
+        peer.on_wanted = self._wanted.set
+        self._restarts.started(monotonic_ns())
+        run = first
+        if run is None:
+            try:
+                run = await self._launch(None)
+            except LaunchRefused:
+                self._gone(peer, "failed_to_start", None)
+                raise
+        while True:
+            if self._stop.is_set():
+                run.kill("stop_requested")
+            await self._connect(run, peer)
+            stopped = await run.wait()
+            decision = self._decide(stopped)
+            paused = run if stopped.state == "paused" else None
+            again = not self._stop.is_set() and (isinstance(decision, Again) or paused is not None)
+            await self._ended(run, peer, stopped, again=again)
+            self._tell(peer.name, stopped, decision, again=again)
+            if not again:
+                return stopped
+            found = await self._next_run(peer, decision, paused)
+            if isinstance(found, Stopped):
+                return found
+            run = found
+
+    def trouble(self, reason: StopReason, *, again: bool = False) -> None:
+        """The process has to go; `again` starts another whatever the policy says."""
+        if self._run is None:
+            return
+        self._again = again
+        if reason == "protocol_violation":
+            self._stop.set()  # another version of a protocol cannot be hidden from the client
+        self._run.kill(reason)
+
+    async def stop(self) -> None:
+        """End the process: its stdin closes, then it is asked, then it is made to."""
+        self._stop.set()
+        self._wanted.set()
+        if self._peer is not None:
+            self._peer.say_goodbye("stop_requested")
+            self._hub.flush()
+        if self._connection is not None:
+            self._connection.close_stdin()
+        run = self._run
+        if run is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EOF_GRACE_S):
+                    await run.wait()
+            await run.stop("stop_requested")
+
+    def _decide(self, stopped: Stopped) -> Again | Down:
+        wanted, self._again = self._again, False
+        return self._restarts.decide(stopped, monotonic_ns(), wanted=wanted)
+
+    async def _next_run(
+        self, peer: AgentPeer, decision: Again | Down, paused: Run | None
+    ) -> Run | Stopped:
+        """Wait for the time of the next run, or for somebody who wants it, and start it."""
+        while True:
+            if isinstance(decision, Again):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(decision.after_ns / 1e9):
+                        await self._stop.wait()
+            else:
+                await self._wanted.wait()
+            if self._stop.is_set():
+                self._gone(peer, "stop_requested", None)
+                return Stopped("stop_requested", "stopped")
+            self._restarts.started(monotonic_ns())  # or not: that is an end too
+            try:
+                return await self._launch(paused)
+            except LaunchRefused as error:
+                self._say(error.describe())
+                paused = None  # what it kept is gone
+                stopped = Stopped("failed_to_start", "crashed", stage=error.stage)
+                decision = self._decide(stopped)
+                if isinstance(decision, Down):
+                    self._gone(peer, "failed_to_start", None)
+                    return stopped
+
+    def _gone(self, peer: AgentPeer, reason: StopReason, limit: LimitInfo | None) -> None:
+        """There will be no process any more."""
+        peer.died(reason, limit, again=False)
+        self._hub.flush()
+
+    async def _launch(self, paused: Run | None) -> Run:
+        return await self._launcher.launch(
+            self._spec, run_id=new_run_id(), on_warning=self._warn, resume=paused
+        )
+
+    async def _connect(self, run: Run, peer: AgentPeer) -> None:
+        again = self._run is not None
+        self._run = run
+        self._started_ns = time.time_ns()
+        connection = Connection(run, peer, self._hub)
+        self._connection = connection
+        peer.outbox.pipe = connection.writer
+        peer.expect(run.token)
+        self.on_connected(connection)
+        self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
+        if any(_is_lacking(effect) for effect in run.effective.values()):
+            event: EventName = "agent.containment_degraded"
+            self._hub.record(event, agent=peer.name, run_id=run.run_id)
+        if again:
+            peer.started()
+        self._hub.flush()
+        await connection.open(self._stderr, self._secrets)
+        await self._remember(run, None)
+
+    async def _ended(self, run: Run, peer: AgentPeer, stopped: Stopped, *, again: bool) -> None:
+        connection = self._connection
+        if connection is not None:
+            await connection.last_words()
+        self._wanted.clear()
+        peer.died(stopped.reason, stopped.limit, again=again)
+        if peer.is_wanted or self._stop.is_set():
+            self._wanted.set()
+        limit = stopped.limit
+        self._hub.record(
+            _EVENTS.get(stopped.state, "agent.run_crashed"),
+            agent=peer.name,
+            run_id=run.run_id,
+            code=stopped.reason,
+            limit=None if limit is None else f"{limit.type} {limit.scope} {limit.limit}",
+            duration_ms=max(0, time.time_ns() - self._started_ns) // _MS_NS,
+        )
+        self._hub.flush()
+        if connection is not None:
+            await connection.close()
+        await self._remember(run, stopped)
+
+    def _tell(self, agent: str, stopped: Stopped, decision: Again | Down, *, again: bool) -> None:
+        """For people: what has ended it, and what follows."""
+        if stopped.limit is not None:
+            from callgate.launcher.message import explain  # noqa: PLC0415  # only bad ends need it
+
+            text = explain(agent, stopped)
+            if text:
+                self._say(text)
+        if again:
+            soon = isinstance(decision, Again)
+            how = "it will be started again" if soon else "the next call resumes it"
+            self._say(f"agent {agent} ended: {stopped.reason}; {how}")
+
+    def _warn(self, limit: LimitInfo) -> None:
+        peer = self._peer
+        if peer is not None:
+            self._hub.record(
+                "agent.resource_warning",
+                agent=peer.name,
+                limit=f"{limit.type} {limit.scope} {limit.limit}",
+            )
+            self._hub.flush()
+            self._say(f"agent {peer.name} is close to its {limit.type} limit: {limit.limit}")
+
+    async def _remember(self, run: Run, stopped: Stopped | None) -> None:
+        """Into the history; one that cannot be written is no reason not to run."""
+        history = self._history
+        if history is None:
+            return
+        record = RunRecord(
+            run.run_id,
+            self._spec.agent,
+            started_ms=self._started_ns // _MS_NS,
+            state=run.state,
+            effective=msgspec.to_builtins(dict(run.effective)),
+        )
+        if stopped is not None:
+            record = msgspec.structs.replace(
+                record,
+                ended_ms=time.time_ns() // _MS_NS,
+                state=stopped.state,
+                stop_reason=stopped.reason,
+                exit_code=stopped.exit_code,
+                signal=stopped.signal,
+                usage=msgspec.to_builtins(stopped.usage),
+                limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
+            )
+        with suppress(sqlite3.Error, OSError):
+            await asyncio.to_thread(history.put, record)
+
+
+def _is_lacking(effect: Effect) -> bool:
+    """Whether something that was asked for does not hold, or not fully."""
+    return effect.status != "enforced" and effect.reason != NOT_ASKED
+
+
+def new_run_id() -> str:
+    """Names one life of a process."""
+    return uuid.uuid4().hex
+
+
+def _nothing_with(_: Connection) -> None:
+    pass
