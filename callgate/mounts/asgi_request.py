@@ -1,0 +1,161 @@
+"""The way in of an MCP message over HTTP: its headers, its body, and the body once more.
+
+A body is read whole, within a size and a time, because what it asks for decides whether it is
+passed on. The application then gets it as one message, and after that whatever the server says,
+which is a disconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from callgate.errors import FrameTooLarge, LimitInfo, ProtocolInvalid
+from callgate.protocol.mcp import CallTool
+from callgate.protocol.problem import ProtocolError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from callgate.protocol.mcp import Message
+
+    Scope = MutableMapping[str, Any]
+    Event = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Event]]
+    Send = Callable[[Event], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TIMEOUT: Final = b"callgate-timeout-ms"
+_SESSION: Final = b"mcp-session-id"
+_LENGTH: Final = b"content-length"
+_ENCODINGS: Final = b"accept-encoding"
+_METHOD: Final = b"mcp-method"
+_NAME: Final = b"mcp-name"
+
+_WRAPPED: Final = re.compile(r"=\?base64\?(.*)\?=")
+"""How a header carries a name that is no plain text (revision 2026-07-28)."""
+
+
+class ClientGone(Exception):
+    """The client went away before it had sent its message."""
+
+
+class BodyTooSlow(ProtocolInvalid):
+    """The message did not arrive in time."""
+
+    def describe(self) -> str:
+        return "the message did not arrive in time"
+
+
+class BodyTooLarge(FrameTooLarge):
+    """The message is over `max_frame_bytes`; `head` is where its id may be."""
+
+    def __init__(self, agent: str, limit: int, head: bytes = b"") -> None:
+        super().__init__(agent=agent, limit=LimitInfo("frame_bytes", f"agent:{agent}", limit))
+        self.head = head
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """A header that may stand there once; twice, two readers could take two."""
+    found = [value for key, value in scope["headers"] if key == name]
+    if len(found) > 1:
+        raise ProtocolError(Reason.DUPLICATE_KEY)
+    return found[0].decode("latin-1") if found else None
+
+
+def check_headers(scope: Scope, message: Message) -> None:
+    """Headers that name what the body names must agree: applications may route by either."""
+    header(scope, _SESSION)
+    header(scope, _TIMEOUT)
+    own_id = getattr(message, "id", None)
+    method = "tools/call" if isinstance(message, CallTool) else getattr(message, "method", None)
+    stated = header(scope, _METHOD)
+    if stated is not None and method is not None and stated != method:
+        raise ProtocolError(Reason.METHOD, own_id=own_id)
+    stated = header(scope, _NAME)
+    if isinstance(message, CallTool) and stated is not None and _unwrapped(stated) != message.name:
+        raise ProtocolError(Reason.TOOL_NAME, own_id=own_id)
+
+
+def session_of(scope: Scope) -> str | None:
+    """The session of the older era that a request belongs to."""
+    return header(scope, _SESSION)
+
+
+def requested_ms(scope: Scope, message: CallTool) -> int | str | None:
+    """The shorter of the times that the header and the message ask for; a text is no time."""
+    text = header(scope, _TIMEOUT)
+    if text is None:
+        return message.timeout_ms
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # 10**15 ms
+        return text
+    return int(text) if message.timeout_ms is None else min(int(text), message.timeout_ms)
+
+
+def readable_scope(scope: Scope) -> Scope:
+    """The same request for an answer that is neither compressed nor sent around us."""
+    headers = [(key, value) for key, value in scope["headers"] if key != _ENCODINGS]
+    return {**scope, "headers": headers, "extensions": {}}
+
+
+def scope_for(scope: Scope, body: bytes) -> Scope:
+    """The request of a message of ours to the session of another request."""
+    theirs = (_LENGTH, _METHOD, _NAME, _ENCODINGS)
+    headers = [(key, value) for key, value in scope["headers"] if key not in theirs]
+    length = (_LENGTH, b"%d" % len(body))
+    return {**scope, "headers": [*headers, length], "extensions": {}}
+
+
+async def read_body(
+    scope: Scope, receive: Receive, agent: str, limit: int | None, timeout_s: float
+) -> bytes:
+    """The whole body; raises `BodyTooLarge`, `BodyTooSlow` or `ClientGone`."""
+    stated = header(scope, _LENGTH)
+    if limit is not None and stated is not None and stated.isdecimal() and int(stated) > limit:
+        raise BodyTooLarge(agent, limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise ClientGone
+                body += event.get("body", b"")
+                if limit is not None and len(body) > limit:
+                    raise BodyTooLarge(agent, limit, bytes(body[:1024]))
+                if not event.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise BodyTooSlow from None
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """The body once, then what the server says."""
+    return again({"type": "http.request", "body": body, "more_body": False}, receive)
+
+
+def again(event: Event, receive: Receive) -> Receive:
+    """An event that was received already, then what the server says."""
+    given = False
+
+    async def receive_again() -> Event:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return event
+
+    return receive_again
+
+
+def _unwrapped(text: str) -> str | None:
+    wrapped = _WRAPPED.fullmatch(text)
+    if wrapped is None:
+        return text
+    try:
+        return base64.b64decode(wrapped[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,0 +1,137 @@
+"""The Claude Agent SDK: hooks that Claude Code asks before and tells after each tool.
+
+    ClaudeAgentOptions(hooks=callgate_hooks(router, agent="claude"))
+
+Theory of operation. Claude Code runs the tools, its own and those of MCP servers; the SDK asks
+this process before each (`PreToolUse`) and tells it afterwards. So a call can be denied, rated,
+counted and written down, and holds its places from one hook to the other; **a hook cannot end a
+tool**. When the deadline passes the audit says `timed_out`, and the tool goes on and its answer
+reaches the model. Claude Code has timeouts of its own for shell commands.
+
+A refusal is a decision to deny, whose reason the model reads. A call that is let in gets no
+decision: Claude's own permissions still apply. If they stop the tool, or somebody interrupts it,
+no second hook comes for it. Then the end of all calls of a turn (`PostToolBatch`), the agent's
+own end (`Stop`, `SubagentStop`) or its first call for another prompt lets go of it, and at last
+`hold_s`.
+
+If anything fails here the call is denied; `on_failure="block"` does the same if this process
+does not answer at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from callgate.mounts.common import missing_extra, readable
+from callgate.mounts.held import HOLD_S, Holder
+from callgate.mounts.threads import RuntimeMount
+from callgate.router.flight import Ending
+
+try:
+    from claude_agent_sdk import HookMatcher
+except ImportError as error:
+    raise missing_extra(__name__, "claude-agent-sdk", "claude-agent") from error
+
+if TYPE_CHECKING:
+    from claude_agent_sdk.types import HookEvent, HookJSONOutput
+
+    from callgate.errors import CallgateError
+    from callgate.mounts.common import Caller
+    from callgate.router import Router
+
+
+def callgate_hooks(
+    router: Router, *, agent: str, caller: Caller = None, hold_s: float = HOLD_S
+) -> dict[HookEvent, list[HookMatcher]]:
+    """Hooks that put every tool call of a session under the router, as a tool of `agent`.
+
+    `caller` is a name or a function of the hook's input, which has `session_id` and, of a call
+    by a subagent, `agent_id` and `agent_type`. Places are held for `hold_s` at most.
+    """
+    hooks = _Hooks(RuntimeMount(router, agent, caller), hold_s)
+    made = {
+        "PreToolUse": HookMatcher(hooks=[hooks.before], on_failure="block"),
+        "PostToolUse": HookMatcher(hooks=[hooks.after]),
+        "PostToolUseFailure": HookMatcher(hooks=[hooks.failed]),
+        "PostToolBatch": HookMatcher(hooks=[hooks.batch]),  # the SDK's list of names lacks it
+        "Stop": HookMatcher(hooks=[hooks.stopped]),
+        "SubagentStop": HookMatcher(hooks=[hooks.stopped]),
+    }
+    return {cast("HookEvent", event): [matcher] for event, matcher in made.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A call; whose it is and for which prompt is not part of its identity."""
+
+    session: str
+    call: str
+    agent: str | None = field(compare=False, default=None)
+    prompt: str | None = field(compare=False, default=None)
+
+    @classmethod
+    def of(cls, data: Any) -> _Key:
+        who = data.get("agent_id"), data.get("prompt_id")
+        return cls(data["session_id"], data["tool_use_id"], *who)
+
+
+class _Hooks:
+    def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
+        self._mount = mount
+        self._holder: Holder[_Key] = Holder(mount, hold_s)
+
+    async def before(self, data: Any, *_: Any) -> HookJSONOutput:
+        """Let a call in, or deny it."""
+        refused: CallgateError | None
+        try:
+            key = _Key.of(data)
+            # Calls for an earlier prompt are over: an agent works on one after another.
+            if key.prompt is not None:
+                earlier = [held for held in self._left_by(data) if held.prompt != key.prompt]
+                self._end(earlier, Ending.CANCELLED)
+            # Claude Code asks for tools that it has, never for a name that a model made up.
+            self._mount.declare((data["tool_name"],))
+            refused = await self._holder.enter(key, data["tool_name"], data["tool_input"], data)
+        except Exception as fault:  # noqa: BLE001  # whatever it is, nothing is let through
+            refused = self._mount.fault(fault)
+        if refused is None:
+            return {}
+        return {
+            "hookSpecificOutput": {
+                "hookEventName": "PreToolUse",
+                "permissionDecision": "deny",
+                "permissionDecisionReason": readable(refused),
+            }
+        }
+
+    async def after(self, data: Any, *_: Any) -> HookJSONOutput:
+        """A tool answered."""
+        return self._end([_Key.of(data)], Ending.COMPLETED)
+
+    async def failed(self, data: Any, *_: Any) -> HookJSONOutput:
+        """A tool failed."""
+        return self._end([_Key.of(data)], Ending.FAILED)
+
+    async def batch(self, data: Any, *_: Any) -> HookJSONOutput:
+        """All calls of a turn are over."""
+        session = data["session_id"]
+        calls = [_Key(session, call["tool_use_id"]) for call in data["tool_calls"]]
+        return self._end(calls, Ending.CANCELLED)
+
+    async def stopped(self, data: Any, *_: Any) -> HookJSONOutput:
+        """All calls of an agent are over."""
+        return self._end(self._left_by(data), Ending.CANCELLED)
+
+    def _left_by(self, data: Any) -> list[_Key]:
+        """What is held for an agent."""
+        whose = data["session_id"], data.get("agent_id")
+        return [key for key in self._holder.held if (key.session, key.agent) == whose]
+
+    def _end(self, calls: list[_Key], ending: Ending) -> HookJSONOutput:
+        """End what is held of these; if that cannot be written, and must be, the agent stops."""
+        for call in calls:
+            unwritten = self._holder.leave(call, ending)
+            if unwritten is not None:
+                return {"continue_": False, "stopReason": readable(unwritten)}
+        return {}

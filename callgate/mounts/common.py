@@ -1,0 +1,274 @@
+"""What all mounts share: who calls, what is offered, and whose an error is.
+
+Theory of operation. A runtime hands a mount a tool's name, its arguments and a way to run it;
+`Mount.run` runs it under the router. Three things may come out. What the tool returned or
+raised goes to the runtime untouched, also a `CallgateError` that the tool itself met in a call
+of its own: the runtime may need it (control flow, its own errors). A decision of the router
+goes to `refuse`, which returns or raises it in the runtime's own form. Anything else that went
+wrong is a fault of ours or of the user's `caller=` function: it becomes an `InternalError`
+without a word of the fault in it, and goes the same way, so that a gate that fails lets nothing
+through.
+
+Work that a cancel may not stop (a runtime's sync tool, in a thread) keeps its places until it
+ends, while its caller is answered at the deadline: pass `thread=True`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from contextlib import suppress
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from callgate.audit import Event
+from callgate.audit.merge import Merger
+from callgate.errors import CallgateError, InternalError, PolicyDenied
+from callgate.model import ANONYMOUS, ANY, ToolCall
+from callgate.router.local import CURRENT
+from callgate.router.refusals import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from callgate.policy import Policy
+    from callgate.router import Router
+    from callgate.router.flight import Flight
+
+    Caller = str | Callable[[Any], str | None] | None
+    """Who calls: a name, a function of the runtime's context, or None for the enclosing call's
+    caller, else `anonymous`. The function may return None for the same."""
+
+_log = logging.getLogger("callgate.mounts")
+
+T = TypeVar("T")
+
+ERROR_KEY = "callgate/error"
+"""Where a refusal's structure stands in a runtime's metadata."""
+MAX_DECLARED = 4_096
+"""As many tools as the router lists of one agent."""
+LEARN_S = 5.0
+"""How long a runtime may take to list its tools before calls go on without their names."""
+
+
+def missing_extra(mount: str, package: str, extra: str) -> ImportError:
+    """What to raise when the runtime of a mount is not installed."""
+    return ImportError(
+        f"{mount} needs {package}, which is not installed: pip install 'callgate[{extra}]'"
+    )
+
+
+def readable(error: CallgateError) -> str:
+    """A refusal as a tool's answer that a model can read and obey."""
+    return error.describe()
+
+
+def structure(error: CallgateError) -> dict[str, Any]:
+    """A refusal as metadata: `{"callgate/error": {…}}`."""
+    return {ERROR_KEY: error.as_dict()}
+
+
+class _FailedResult(Exception):
+    """Takes a result that reports a failure past the router, which knows failures by raising."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class Mount:
+    """One router as one runtime sees it: the tools of `agent`, called by `caller`."""
+
+    __slots__ = (
+        "_asked",
+        "_caller",
+        "_declared",
+        "_offered",
+        "_policy",
+        "_rejections",
+        "_working",
+        "agent",
+        "router",
+    )
+
+    def __init__(self, router: Router, agent: str, caller: Caller = None) -> None:
+        self.router = router
+        self.agent = agent
+        self._caller = caller
+        self._asked = False
+        self._declared: set[str] = set()
+        self._policy: Policy | None = None
+        self._offered: dict[tuple[str, str], bool] = {}
+        """By keys of `_policy`, so that names of peers cannot fill it."""
+        self._rejections = Merger()
+        self._working: set[asyncio.Task[Any]] = set()
+        """Keeps work alive that outlives its answer; bounded by the slots that it holds."""
+
+    def caller_of(self, context: Any) -> str | None:
+        """Who calls, by the runtime's context."""
+        caller = self._caller
+        if caller is None or isinstance(caller, str):
+            return caller
+        name = caller(context)
+        if name is not None and not isinstance(name, str):
+            raise TypeError("caller= must give a string or None")
+        return name
+
+    def offers(self, tool: str, context: Any) -> bool:
+        """Whether the policy lets this caller see the tool; not if that cannot be found out."""
+        try:
+            policy = self.router.policy
+            if policy is not self._policy:
+                self._policy = policy
+                self._offered.clear()
+            caller = self.caller_of(context) or ANONYMOUS
+            key = (caller if caller in policy.callers else ANY, policy.tool_key(self.agent, tool))
+            offered = self._offered.get(key)
+            if offered is None:
+                agent_key = policy.agent_key(self.agent)
+                spec = policy.lane(key[0], agent_key, key[1], agent=None, tool=None)
+                offered = self._offered[key] = not spec.denied
+        except Exception as error:  # noqa: BLE001  # whatever it is, nothing is offered
+            self.fault(error)
+            return False
+        return offered
+
+    def declare(self, tools: Iterable[str]) -> None:
+        """Tell the router which tools there are: each is counted apart and named in the audit.
+
+        Only names that the runtime has, never one that a peer asked for.
+        """
+        declared = self._declared
+        new = [tool for tool in tools if tool not in declared][: MAX_DECLARED - len(declared)]
+        if new:
+            declared.update(new)
+            self.router.list_tools(self.agent, new)
+
+    async def learn(self, list_tools: Callable[[], Awaitable[Iterable[str]]]) -> None:
+        """Ask the runtime which tools it has, once, so that the very first call is named, too."""
+        if not self._asked:
+            self._asked = True
+            with suppress(Exception):  # then they are counted together, under `*`
+                async with asyncio.timeout(LEARN_S):
+                    self.declare(await list_tools())
+
+    async def run(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: Any,
+        handler: Callable[[], Awaitable[Any]],
+        refuse: Callable[[CallgateError], T],
+        *,
+        timeout_ms: int | None = None,
+        trace: Mapping[str, str] | None = None,
+        thread: bool = False,
+        failed: Callable[[Any], bool] | None = None,
+    ) -> Any | T:
+        """Run `handler()` as a call of `tool`: its result, its own exception, or `refuse(error)`.
+
+        `failed` tells a result that reports a failure from one that does not, for the audit;
+        `thread` says that the work may be in a thread, which a cancel does not stop; it costs a
+        task.
+        """
+        own: BaseException | None = None
+
+        async def noted() -> Any:
+            nonlocal own
+            try:
+                result = await (self._held(handler) if thread else handler())
+            except BaseException as error:
+                own = error
+                raise
+            if failed is not None and failed(result):
+                own = _FailedResult(result)
+                raise own
+            return result
+
+        try:
+            caller = self.caller_of(context)
+            if caller is None and CURRENT.get() is None:
+                caller = ANONYMOUS  # as the router would say, after a look-up that finds nothing
+            call = ToolCall(self.agent, tool, arguments or {}, caller, timeout_ms, trace=trace)
+            return await self.router.guard(call, noted)
+        except Exception as error:
+            if error is own:
+                if isinstance(error, _FailedResult):
+                    return error.result
+                raise
+            refused = error if isinstance(error, CallgateError) else self.fault(error)
+        # Outside of the clause, so that what `refuse` raises has no fault of ours behind it.
+        return refuse(refused)
+
+    def deny(self, tool: str, context: Any) -> CallgateError:
+        """Refuse a call for what it is, rather than by a limit, and write that down."""
+        engine = self.router.engine
+        now_ns = monotonic_ns()
+        lane = self.router.lane(self.caller_of(context) or ANONYMOUS, self.agent, tool, now_ns)
+        return engine.refuse(lane, plain(PolicyDenied, lane, engine.new_id()), now_ns)
+
+    def reject(self, reason: str) -> None:
+        """Write down that a message was refused unread; a flood of them is not one of records."""
+        if self._rejections.offer(monotonic_ns()):
+            event = Event(
+                event="protocol.frame_rejected",
+                agent=self.agent,
+                policy=self.router.policy.revision,
+                code=reason,
+            )
+            self.router.engine.recorders[0].write(event)
+
+    def fault(self, error: Exception) -> InternalError:
+        """Say on the log what failed and where, in no words but ours; the error to refuse with."""
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        place = f"{frame.f_globals.get('__name__')}:{line}"
+        _log.error("callgate failed and refused a call: %s in %s", type(error).__name__, place)
+        return InternalError(agent=self.agent)
+
+    async def _held(self, handler: Callable[[], Awaitable[Any]]) -> Any:
+        """Await work that may go on when it is cancelled; until it ends, its slots are taken.
+
+        The cancel is passed on by an anyio scope, and not to the task: anyio lets go of a thread
+        when its task is cancelled, and waits for it when its scope is.
+        """
+        flight = CURRENT.get()
+        if flight is None:
+            raise RuntimeError("work is held for a call only")
+        scope = anyio.CancelScope()
+        work = asyncio.create_task(_scoped(scope, handler))
+        self._working.add(work)
+        # As `asyncio.wait` does, for a fifth less of the whole.
+        ended = asyncio.get_running_loop().create_future()
+        work.add_done_callback(partial(self._worked, ended))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            if not work.done():
+                scope.cancel()
+                flight.grace_ns = None
+                if flight.lingers:  # isolated: this task is nobody's but the work's
+                    await asyncio.wait((work,))
+                else:
+                    flight.lingers = True
+                    work.add_done_callback(partial(self._let_go, flight, scope))
+            raise
+        return work.result()
+
+    def _worked(self, ended: asyncio.Future[None], work: asyncio.Task[Any]) -> None:
+        self._working.discard(work)
+        if not work.cancelled():
+            work.exception()  # else asyncio logs its text
+        if not ended.done():
+            ended.set_result(None)
+
+    def _let_go(self, flight: Flight, scope: anyio.CancelScope, work: asyncio.Task[Any]) -> None:
+        answered = not (scope.cancelled_caught or work.cancelled())
+        self.router.engine.work_ended(flight, answered=answered)
+
+
+async def _scoped(scope: anyio.CancelScope, handler: Callable[[], Awaitable[Any]]) -> Any:
+    with scope:
+        return await handler()

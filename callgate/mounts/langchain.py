@@ -1,0 +1,183 @@
+"""LangChain 1 and LangGraph: a middleware for `create_agent`, or a wrapper for any `ToolNode`.
+
+    agent = create_agent(model, tools, middleware=[CallgateMiddleware(router, agent="web")])
+
+    gate = CallgateMiddleware(router, agent="web")
+    ToolNode(tools, wrap_tool_call=gate.wrap_tool_call, awrap_tool_call=gate.awrap_tool_call)
+
+Theory of operation. Both ways of a tool call are wrapped. `ainvoke` runs the tool in the agent's
+own task, on the router's loop. `invoke` has no loop: the call is carried to the router's, which
+must be running in another thread, and the tool runs in a thread that the router gives it. Either
+way a refusal is a `ToolMessage` with `status="error"`: text for the model, the structure in its
+`artifact`, which no model sees. What a tool raises passes as it is, so that interrupts and other
+`GraphBubbleUp`s reach the graph.
+
+Tools that the policy denies are not offered to the model, if it denies any when the middleware is
+made; one that a later policy denies is refused only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from callgate.mounts.common import missing_extra, readable, structure
+from callgate.mounts.threads import RuntimeMount, denies
+
+try:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.messages import ToolMessage
+    from langchain_core.tools import BaseTool, StructuredTool, Tool
+    from langgraph.config import get_config
+    from langgraph.types import TracePolicy
+except ImportError as error:
+    raise missing_extra(__name__, "langchain 1", "langchain") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from langchain.agents.middleware import ModelRequest, ModelResponse
+    from langchain.tools.tool_node import ToolCallRequest
+    from langgraph.types import Command
+
+    from callgate.errors import CallgateError
+    from callgate.mounts.common import Caller
+    from callgate.router import Router
+
+    Answer = ToolMessage | Command[Any]
+
+T = TypeVar("T")
+
+_AUTHENTICATED = "langgraph_auth_user_id"
+"""Where LangGraph's server puts the user that it has authenticated."""
+
+
+def user_caller(runtime: Any) -> str | None:
+    """The user that LangGraph's server authenticated, else `user_id` of the run's context.
+
+    The context is what the program passed as `context=`: an object or a mapping; else
+    `user_id` under `configurable` in its `config=`.
+    """
+    config = getattr(runtime, "config", None) or get_config()
+    configurable = config.get("configurable", {})
+    context = runtime.context
+    if not isinstance(context, Mapping):
+        context = {"user_id": getattr(context, "user_id", None)}
+    user = configurable.get(_AUTHENTICATED) or context.get("user_id") or configurable.get("user_id")
+    return None if user is None else str(user)
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Puts every tool call under the router, as a tool of `agent`; hides what is denied.
+
+    `caller` is a name or a function of LangGraph's `Runtime` (during a tool call, a
+    `ToolRuntime`).
+    """
+
+    trace_policy = TracePolicy(process_inputs=_nothing, process_outputs=_nothing)
+    """The hooks' own spans say nothing that the tool's and the model's do not."""
+
+    def __new__(cls, router: Router, *, agent: str, **_: Any) -> Self:
+        # A hook on the model costs as much again, so that it is there only if it has work to do.
+        kind: Any = _Hiding if cls is CallgateMiddleware and denies(router, agent) else cls
+        made: Self = super().__new__(kind)
+        return made
+
+    def __init__(self, router: Router, *, agent: str, caller: Caller = user_caller) -> None:
+        super().__init__()
+        self._mount = RuntimeMount(router, agent, caller)
+
+    # A plain function that returns a coroutine: LangChain puts LangSmith around each hook, which
+    # spends two threads and a task on every call of an `async def`, traced or not.
+    def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
+    ) -> Coroutine[Any, Any, Answer]:
+        call = request.tool_call
+        return self._mount.run_task(
+            call["name"],
+            call["args"],
+            request.runtime,
+            partial(handler, request),
+            partial(_refuse, request),
+            listed=request.tool is not None,
+            in_thread=partial(_in_thread, request.tool),
+            failed=_is_error,
+        )
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
+    ) -> Answer:
+        call = request.tool_call
+        answer: Answer = self._mount.run_sync(
+            call["name"],
+            call["args"],
+            request.runtime,
+            partial(handler, request),
+            partial(_refuse, request),
+            listed=request.tool is not None,
+            failed=_is_error,
+        )
+        return answer
+
+
+class _Hiding(CallgateMiddleware):
+    """For a policy that denies some tools: they are not offered to the model."""
+
+    @property
+    def name(self) -> str:
+        return CallgateMiddleware.__name__
+
+    def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> Coroutine[Any, Any, ModelResponse[Any]]:
+        return _awaited(handler(self._offered(request)))
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        return handler(self._offered(request))
+
+    def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request without the tools that are denied; what a provider runs is not ours."""
+        offers = partial(self._mount.offers, context=request.runtime)
+        kept = [
+            tool for tool in request.tools if not isinstance(tool, BaseTool) or offers(tool.name)
+        ]
+        return request if len(kept) == len(request.tools) else request.override(tools=kept)
+
+
+async def _awaited(response: Awaitable[T]) -> T:
+    return await response
+
+
+def _in_thread(tool: BaseTool | None) -> bool:
+    """Whether LangChain gives the tool a thread, for want of a coroutine."""
+    if tool is None:
+        return False
+    if isinstance(tool, StructuredTool | Tool):
+        return tool.coroutine is None
+    return type(tool)._arun is BaseTool._arun  # noqa: SLF001  # how a tool says that it is async
+
+
+def _is_error(answer: Any) -> bool:
+    return isinstance(answer, ToolMessage) and answer.status == "error"
+
+
+def _refuse(request: ToolCallRequest, error: CallgateError) -> ToolMessage:
+    call = request.tool_call
+    return ToolMessage(
+        content=readable(error),
+        artifact=structure(error),
+        name=call["name"],
+        tool_call_id=call["id"],
+        status="error",
+    )
