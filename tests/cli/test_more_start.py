@@ -1,0 +1,84 @@
+"""What `callgate run` imports, and when: an agent's start waits for nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE_S = 60
+HEAVY = ("pydantic", "yaml", "orjson", "opentelemetry")
+
+LOOK = """
+import json, os, pathlib, sys
+
+def agents():
+    "The processes below us that run the agent's program."
+    found, below = 0, [str(os.getpid())]
+    while below:
+        pid = below.pop()
+        try:
+            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\\0")
+            found += words[1:2] == [b"-S"]
+        except OSError:
+            continue
+        below += children
+    return found
+
+class Look:
+    "Sees the first import of each name."
+    def __init__(self):
+        self.seen = {}
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.seen:
+            self.seen[name] = agents()
+
+look = Look()
+sys.meta_path.insert(0, look)
+from callgate.cli import main
+try:
+    main()
+finally:
+    sys.meta_path.remove(look)
+    pathlib.Path(os.environ["SEEN"]).write_text(json.dumps(look.seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """Each module that a gate imported, and how many agents ran by then."""
+    place: Path = tmp_path_factory.mktemp("start")
+    agent = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, "run", "--", *agent],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={"SEEN": str(place / "seen"), "XDG_STATE_HOME": str(place), "PATH": "/usr/bin:/bin"},
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads((place / "seen").read_text())
+    return found
+
+
+def test_neither_typer_nor_rich_is_needed(seen: dict[str, int]) -> None:
+    assert "callgate.gate.stdio" in seen
+    assert seen.keys() & {"typer", "rich", "click"} == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_without_a_policy_the_agent_runs_before_anything_heavy_is_imported(
+    seen: dict[str, int],
+) -> None:
+    before = [name for name in HEAVY if seen.get(name, 1) == 0]
+
+    assert "pydantic" in seen
+    assert before == []

@@ -1,0 +1,289 @@
+"""Written without the SDK's types: they are those of the other era where types are checked."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.canary import canaries, leaks
+from tests.mounts.conftest import PATIENCE_S, POLICY, until
+from tests.mounts.serving import served
+
+try:
+    ERA = version("mcp").partition(".")[0]
+except PackageNotFoundError:
+    ERA = "none"
+if ERA != "1":
+    pytest.skip("mcp 1 is not installed; make compat", allow_module_level=True)
+
+from callgate.mounts.asgi import CallgateASGI
+from callgate.mounts.mcp_sdk_v1 import guard_server
+from callgate.protocol.mcp import TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from callgate import Router
+    from tests.mounts.conftest import Desk, Tools
+
+FastMCP: Any = import_module("mcp.server.fastmcp").FastMCP
+Server: Any = import_module("mcp.server.lowlevel").Server
+connect: Any = import_module("mcp.shared.memory").create_connected_server_and_client_session
+Session: Any = import_module("mcp").ClientSession
+http_client: Any = import_module("mcp.client.streamable_http").streamable_http_client
+types: Any = import_module("mcp.types")
+
+SECRET = canaries(1)[0]
+ASYNC_TOOLS = ("echo", "limited", "single", "slow", "delete_all", "fail")
+
+
+def server_of(tools: Tools, router: Router, **options: Any) -> Any:
+    server = FastMCP("web")
+    guard_server(router, server, agent="web", **options)
+    for name in ASYNC_TOOLS:
+        server.add_tool(getattr(tools, name))
+    return server
+
+
+async def ask(client: Any, tool: str, **arguments: Any) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        return await client.call_tool(tool, arguments)
+
+
+def text_of(result: Any) -> str:
+    return str(result.content[0].text)
+
+
+def code_of(result: Any) -> str:
+    assert result.isError
+    return str(result.meta["callgate/error"]["code"])
+
+
+async def test_the_first_call_is_answered_and_named_in_the_audit(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        result = await ask(client, "echo", text="x")
+
+    assert text_of(result) == "x"
+    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
+
+
+async def test_a_refusal_is_an_error_result_that_a_model_can_read(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        await ask(client, "limited")
+        result = await ask(client, "limited")
+
+    assert code_of(result) == "limit.rate"
+    assert text_of(result).startswith("rate limit of tool web/limited reached: 1/hour; try again")
+    assert tools.calls == ["limited"]
+
+
+async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        first = asyncio.create_task(ask(client, "single"))
+        await until(tools.started.is_set)
+        second = await ask(client, "single")
+        tools.free.set()
+
+        assert code_of(second) == "limit.concurrency"
+        assert text_of(await first) == "done"
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
+    desk: Desk, tools: Tools
+) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        result = await ask(client, "slow")
+
+    assert code_of(result) == "limit.timeout"
+    assert tools.cancelled.is_set()
+    assert desk.events()[-1] == ("timed_out", "slow")
+
+
+async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            result = await client.call_tool("single", {}, meta={TIMEOUT_MS: 30})
+
+    assert code_of(result) == "limit.timeout"
+    assert tools.cancelled.is_set()
+
+
+async def test_a_clients_cancel_ends_the_work(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        call = asyncio.create_task(ask(client, "single"))
+        await until(tools.started.is_set)
+        params = types.CancelledNotificationParams(requestId=1)
+        notification = types.CancelledNotification(method="notifications/cancelled", params=params)
+        await client.send_notification(types.ClientNotification(notification))
+        await until(tools.cancelled.is_set)
+        await until(lambda: ("cancelled", "single") in desk.events())
+        call.cancel()
+        tools.free.set()
+
+        assert text_of(await ask(client, "single")) == "done"
+
+
+async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        offered = {tool.name for tool in (await client.list_tools()).tools}
+        result = await ask(client, "delete_all")
+
+    assert code_of(result) == "policy.denied"
+    assert offered == set(ASYNC_TOOLS) - {"delete_all"}
+    assert tools.calls == []
+
+
+async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
+    async with desk.router("shadow") as router, connect(server_of(tools, router)) as client:
+        offered = {tool.name for tool in (await client.list_tools()).tools}
+        result = await ask(client, "delete_all")
+
+    assert text_of(result) == "deleted"
+    assert "delete_all" in offered
+    assert ("would_deny", "delete_all") in desk.events()
+
+
+async def test_a_failure_of_the_tool_passes_unchanged_and_is_audited_as_one(
+    desk: Desk, tools: Tools
+) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        result = await ask(client, "fail", text="its own words")
+
+    assert result.isError
+    assert "its own words" in text_of(result)
+    assert desk.records()[-1]["code"] == "tool.failed"
+
+
+async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
+    secret = SECRET.secret
+    async with desk.router() as router:
+        server = server_of(tools, router, caller=lambda _: secret)
+        server.add_tool(tools.echo, name="small")
+        async with connect(server) as client:
+            await ask(client, "echo", text=secret)
+            await ask(client, "fail", text=secret)
+            await ask(client, secret)
+            refused = await ask(client, "small", text=secret * 10)
+
+    assert code_of(refused) == "limit.input_bytes"
+    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
+
+
+async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools) -> None:
+    def who(_: object) -> str:
+        raise ValueError(SECRET.secret)
+
+    async with desk.router() as router, connect(server_of(tools, router, caller=who)) as client:
+        result = await ask(client, "echo", text="x")
+        offered = (await client.list_tools()).tools
+
+    assert code_of(result) == "internal"
+    assert offered == []
+    assert tools.calls == []
+    assert leaks([SECRET], repr(result).encode()) == {}
+
+
+async def test_a_gate_that_fails_lets_nothing_through(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk.router() as router, connect(server_of(tools, router)) as client:
+        monkeypatch.setattr("callgate.mounts.mcp_sdk_v1.TIMEOUT_MS", [])  # cannot be looked up
+        result = await client.call_tool("echo", {"text": "x"}, meta={"a": 1})
+
+    assert code_of(result) == "internal"
+    assert tools.calls == []
+
+
+async def test_the_requests_context_says_who_calls(desk: Desk, tools: Tools) -> None:
+    def who(context: Any) -> str:
+        return "alice" if context.request_id else "nobody"
+
+    async with desk.router() as router, connect(server_of(tools, router, caller=who)) as client:
+        await ask(client, "echo", text="x")
+
+    assert desk.records()[-1]["caller"] == "alice"
+
+
+@pytest.mark.parametrize("tasks", ["refuse", "pass"])
+async def test_a_task_is_refused_unless_the_policy_lets_tasks_pass(
+    desk: Desk, tools: Tools, tasks: str
+) -> None:
+    policy = POLICY.replace("  web:\n", f"  web:\n    tasks: {tasks}\n")
+    params = types.CallToolRequestParams(
+        name="echo", arguments={"text": "x"}, task=types.TaskMetadata(ttl=1000)
+    )
+    request = types.ClientRequest(types.CallToolRequest(params=params))
+    async with desk.router(text=policy) as router, connect(server_of(tools, router)) as client:
+        result = await client.send_request(request, types.CallToolResult)
+
+    assert result.isError is (tasks == "refuse")
+    assert tools.calls == ([] if tasks == "refuse" else ["echo"])
+    assert ("denied", None) in desk.events() or tasks == "pass"
+
+
+@pytest.mark.parametrize("json", [True, False], ids=["json", "stream"])
+async def test_the_asgi_mount_guards_a_server_of_this_era(
+    desk: Desk,
+    tools: Tools,
+    json: bool,  # noqa: FBT001
+) -> None:
+    server = FastMCP("web", json_response=json)
+    for name in ASYNC_TOOLS:
+        server.add_tool(getattr(tools, name))
+    async with desk.router() as router:
+        app = CallgateASGI(server.streamable_http_app(), router, agent="web")
+        async with (
+            served(app) as url,
+            http_client(url) as (read, write, _),
+            Session(read, write) as client,
+        ):
+            await client.initialize()
+            offered = {tool.name for tool in (await client.list_tools()).tools}
+            passed = await ask(client, "echo", text="x")
+            late = await ask(client, "slow")
+            await until(tools.cancelled.is_set)
+
+    assert offered == set(ASYNC_TOOLS) - {"delete_all"}
+    assert text_of(passed) == "x"
+    assert code_of(late) == "limit.timeout"
+
+
+@pytest.mark.parametrize("how", ["before", "after", "by update"])
+async def test_a_low_level_server_is_guarded_whenever_its_handlers_are_registered(
+    desk: Desk, how: str
+) -> None:
+    server = Server("web")
+    ran: list[str] = []
+
+    def register() -> None:
+        @server.list_tools()  # type: ignore[untyped-decorator]
+        async def list_tools() -> list[Any]:
+            return [types.Tool(name=name, inputSchema={}) for name in ("echo", "delete_all")]
+
+        @server.call_tool()  # type: ignore[untyped-decorator]
+        async def call_tool(name: str, _: dict[str, Any]) -> list[Any]:
+            ran.append(name)
+            return [types.TextContent(type="text", text="x")]
+
+    async with desk.router() as router:
+        if how == "before":
+            register()
+            guard_server(router, server, agent="web")
+        elif how == "after":
+            guard_server(router, server, agent="web")
+            register()
+        else:
+            register()
+            handlers = dict(server.request_handlers)
+            guard_server(router, server, agent="web")
+            server.request_handlers.update(handlers)
+        async with connect(server) as client:
+            offered = [tool.name for tool in (await client.list_tools()).tools]
+            await ask(client, "echo")
+            refused = await ask(client, "delete_all")
+
+    assert offered == ["echo"]
+    assert code_of(refused) == "policy.denied"
+    assert ran == ["echo"]

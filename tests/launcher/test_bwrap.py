@@ -1,0 +1,100 @@
+"""The arguments that make a sandbox."""
+
+from __future__ import annotations
+
+from callgate.launcher.bwrap import Bind, Sandbox, arguments, is_below, sandbox
+from callgate.launcher.host import Command, Host
+from callgate.launcher.mounts import STAGE
+from callgate.model import LaunchSpec, MountSpec
+
+HOST = Host(
+    interpreter_prefix="/usr", root_links={"/bin": "usr/bin"}, root_paths=("/usr", "/lib64")
+)
+BOX = Sandbox(
+    network=False,
+    binds=(Bind("/usr"), Bind("/srv", writable=True)),
+    links=(("/bin", "usr/bin"),),
+    cwd="/workspace",
+    landlock=None,
+    seccomp=True,
+)
+
+
+def pairs(words: list[str], option: str) -> list[list[str]]:
+    return [words[at + 1 : at + 3] for at, word in enumerate(words) if word == option]
+
+
+def test_what_the_policy_mounts_can_be_below_tmp() -> None:
+    words = arguments(BOX, {}, "/runs/1")
+
+    at = [number for number, word in enumerate(words) if word in ("--bind", "--ro-bind")]
+    assert words[at[1] : at[1] + 3] == ["--bind", "/runs/1/tmp", STAGE]
+    assert [words[number + 2] for number in at[2:]] == ["/usr", "/srv"]
+
+
+def test_only_what_is_writable_is_bound_so() -> None:
+    words = arguments(BOX, {}, "/runs/1")
+
+    assert pairs(words, "--ro-bind") == [["/usr", "/usr"]]
+    assert pairs(words, "--bind")[2:] == [["/srv", "/srv"]]
+
+
+def test_a_staged_path_is_taken_from_the_stage() -> None:
+    words = arguments(BOX, {"/usr": f"{STAGE}/0"}, f"{STAGE}/2")
+
+    assert pairs(words, "--ro-bind") == [[f"{STAGE}/0", "/usr"]]
+
+
+def test_the_root_is_read_only_in_the_end() -> None:
+    words = arguments(BOX, {}, "/runs/1")
+
+    assert words.index("--remount-ro") > max(n for n, word in enumerate(words) if word == "--bind")
+
+
+def test_every_capability_is_dropped_in_so_many_words() -> None:
+    """bwrap without setuid leaves none anyway; one with it would not."""
+    words = arguments(BOX, {}, "/runs/1")
+
+    assert pairs(words, "--cap-drop")[0][0] == "ALL"
+
+
+def test_a_network_namespace_is_left_out_only_at_level_network() -> None:
+    assert "--unshare-net" in arguments(BOX, {}, "/runs/1")
+    with_network = Sandbox(True, (), (), "/", None, seccomp=False)
+    assert "--unshare-net" not in arguments(with_network, {}, "/runs/1")
+
+
+def test_a_mount_inside_another_is_made_after_it() -> None:
+    spec = LaunchSpec(
+        "a",
+        ("x",),
+        level="standard",
+        mounts=(MountSpec("/srv/a/b", read_only=False), MountSpec("/srv")),
+    )
+
+    box = sandbox(spec, HOST, Command("/usr/bin/x"), seccomp=True)
+
+    assert [bind.path for bind in box.binds if bind.path.startswith("/srv")] == ["/srv", "/srv/a/b"]
+
+
+def test_a_mount_is_the_same_with_a_slash_at_its_end() -> None:
+    mounts = (MountSpec("/srv/", read_only=False), MountSpec("/srv/a", read_only=False))
+    spec = LaunchSpec("a", ("x",), level="standard", mounts=mounts)
+
+    box = sandbox(spec, HOST, Command("/usr/bin/x"), seccomp=True)
+
+    assert [bind.path for bind in box.binds if bind.writable] == ["/srv"]
+
+
+def test_what_is_shown_already_is_not_bound_again() -> None:
+    spec = LaunchSpec("a", ("x",), level="strict", mounts=(MountSpec("/usr/share"),))
+
+    box = sandbox(spec, HOST, Command("/usr/bin/x", reaches=("/usr/bin/x",)), seccomp=True)
+
+    assert [bind.path for bind in box.binds] == ["/usr", "/lib64"]
+
+
+def test_a_name_that_only_begins_alike_is_not_inside() -> None:
+    assert is_below("/srv/a", "/srv")
+    assert is_below("/srv", "/srv")
+    assert not is_below("/srv2", "/srv")

@@ -1,0 +1,632 @@
+"""`callgate exec` as a script sees it: real commands, real limits, exit codes and JSON."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from callgate.cli import contained
+from callgate.cli import exec as exec_module
+from callgate.launcher import survey
+from callgate.launcher.history import History, default_path
+from callgate.launcher.terminal import Size, set_window_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from callgate.model import LaunchSpec
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no signals, no terminals")
+
+MIB = 2**20
+EXEC = [sys.executable, "-c", "from callgate.cli.exec import app; app()"]
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="session")
+def _sandbox() -> None:
+    host = survey.with_sandbox(survey.survey())
+    if not (host.bwrap.present and host.seccomp.present and host.landlock_abi):
+        reasons = f"{host.bwrap.reason} {host.seccomp.reason} landlock {host.landlock_abi}"
+        pytest.skip(f"level standard cannot be had: {reasons}")
+
+
+@pytest.fixture(scope="session")
+def _groups() -> None:
+    cgroups = survey.with_groups(survey.survey()).cgroups
+    if None in (cgroups.holder("memory"), cgroups.holder("pids")):
+        pytest.skip(f"no memory or pids controller: {cgroups.reason}")
+
+
+sandboxed = pytest.mark.usefixtures("_sandbox")
+grouped = pytest.mark.usefixtures("_groups")
+
+
+class Ran(NamedTuple):
+    status: int
+    answer: dict[str, Any]
+    remarks: str
+
+
+def run(*words: str | Path, stdin: bytes | None = None) -> Ran:
+    done = subprocess.run(
+        [*EXEC, *map(str, words)],
+        input=b"" if stdin is None else stdin,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    answer = orjson.loads(done.stdout) if done.stdout else {}
+    return Ran(done.returncode, answer, done.stderr.decode())
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-I", "-S", "-c", textwrap.dedent(code)]
+
+
+@pytest.fixture(params=["privileged", "standard"])
+def level(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    if name == "standard":
+        request.getfixturevalue("_sandbox")
+    return f"--level={name}"
+
+
+def test_a_command_that_ends_well_is_exit_0(level: str) -> None:
+    ran = run(level, *python("import sys; print('out'); print('err', file=sys.stderr)"))
+
+    assert ran.status == 0
+    assert list(ran.answer) == [
+        *("exit_code", "stdout", "stderr", "truncated"),
+        *("error_class", "stop_reason", "usage", "effective"),
+    ]
+    assert (ran.answer["exit_code"], ran.answer["stop_reason"]) == (0, "exited")
+    assert (ran.answer["stdout"], ran.answer["stderr"]) == ("out\n", "err\n")
+    assert ran.answer["error_class"] is None
+    assert ran.answer["truncated"] == {"stdout": False, "stderr": False}
+    assert ran.remarks == ""
+
+
+def test_a_commands_own_failure_is_exit_1_and_its_code_is_told() -> None:
+    ran = run("--level=privileged", *python("raise SystemExit(77)"))
+
+    assert (ran.status, ran.answer["exit_code"], ran.answer["error_class"]) == (1, 77, None)
+
+
+def test_a_command_that_is_not_there_failed_to_start(level: str) -> None:
+    ran = run(level, "--", "/nonexistent/program")
+
+    assert (ran.status, ran.answer["exit_code"]) == (1, None)
+    assert ran.answer["stop_reason"] == "failed_to_start"
+    assert "/nonexistent/program" in ran.remarks
+
+
+def test_options_after_the_command_are_the_commands_own() -> None:
+    ran = run("--level", "privileged", "printf", "%s\n", "--memory", "--", "x")
+
+    assert ran.answer["stdout"] == "--memory\n--\nx\n"
+
+
+def test_input_is_handed_on() -> None:
+    data = os.urandom(300_000).hex().encode()
+
+    ran = run("--level=privileged", *python("import sys; print(len(sys.stdin.read()))"), stdin=data)
+
+    assert ran.answer["stdout"] == "600000\n"
+
+
+def test_a_terminal_is_not_handed_on_as_input() -> None:
+    master, slave = os.openpty()
+    done = subprocess.run(
+        [*EXEC, "--level=privileged", "--timeout=20s", "--", "cat"],
+        stdin=slave,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    os.close(master)
+    os.close(slave)
+
+    assert done.returncode == 0
+
+
+@grouped
+def test_a_memory_hog_is_ended_with_limit_exceeded(level: str) -> None:
+    ran = run(level, "--memory", "64Mi", *python("block = bytearray(b'x') * (300 * 2**20)"))
+
+    assert (ran.status, ran.answer["exit_code"]) == (1, None)
+    assert (ran.answer["error_class"], ran.answer["stop_reason"]) == ("LIMIT_EXCEEDED", "oom")
+    assert 50 * MIB < ran.answer["usage"]["memory_peak_bytes"] < 80 * MIB
+    assert "it went over its memory limit" in ran.remarks
+    assert "  limit  64 MiB" in ran.remarks
+    assert "resumed" not in ran.remarks, "there is nobody who could"
+
+
+FORK_BOMB = """
+import os, signal
+made = 0
+try:
+    while True:
+        if os.fork() == 0:
+            os.setsid()
+            signal.pause()
+        made += 1
+except BlockingIOError:
+    print(made, flush=True)
+    raise SystemExit(1)
+"""
+
+
+@grouped
+def test_a_fork_bomb_stops_at_its_number_of_processes(level: str) -> None:
+    ran = run(level, "--pids", "16", *python(FORK_BOMB))
+
+    assert ran.answer["stdout"] == "15\n", "and the first one makes 16"
+    assert (ran.status, ran.answer["error_class"]) == (1, "LIMIT_EXCEEDED")
+    assert ran.answer["stop_reason"] == "pids_limit"
+
+
+def test_what_takes_longer_than_its_timeout_is_exit_124(level: str) -> None:
+    started = time.monotonic()
+
+    ran = run(level, "--timeout", "500ms", "--", "sleep", "40")
+
+    assert time.monotonic() - started < 20
+    assert (ran.status, ran.answer["error_class"]) == (124, "TIMEOUT")
+    assert ran.answer["stop_reason"] == "wall_time_limit"
+
+
+def test_processor_time_that_is_used_up_is_limit_exceeded(level: str) -> None:
+    ran = run(level, "--cpu-time", "1s", *python("while True: pass"))
+
+    assert (ran.status, ran.answer["error_class"]) == (1, "LIMIT_EXCEEDED")
+    assert ran.answer["stop_reason"] == "cpu_time_limit"
+    # The limit counts ticks, the usage is exact: on a busy virtual machine they differ.
+    assert 0.5e9 < ran.answer["usage"]["cpu_ns"] < 3e9
+
+
+def test_open_files_are_limited(level: str) -> None:
+    ran = run(level, "--open-files", "32", "--", "sh", "-c", "ulimit -Hn; ulimit -Sn")
+
+    assert ran.answer["stdout"] == "32\n32\n"
+
+
+@sandboxed
+def test_a_full_workspace_is_no_space_for_the_command() -> None:
+    code = """
+        try:
+            open('big', 'wb').write(bytes(20 * 2**20))
+        except OSError as error:
+            print(error.strerror)
+    """
+
+    ran = run("--disk", "8Mi", "--memory", "128Mi", *python(code))
+
+    assert ran.answer["stdout"] == "No space left on device\n"
+    assert ran.answer["effective"]["disk"]["status"] == "enforced"
+
+
+def test_a_workspace_that_is_only_counted_ends_the_run() -> None:
+    code = """
+        import os, time
+        open(os.environ['CALLGATE_WORKSPACE'] + '/big', 'wb').write(bytes(20 * 2**20))
+        time.sleep(50)
+    """
+
+    ran = run("--level", "privileged", "--disk", "8Mi", *python(code))
+
+    assert (ran.status, ran.answer["stop_reason"]) == (1, "disk_limit")
+    assert ran.answer["usage"]["disk_bytes"] >= 20 * MIB
+
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)
+    print('connected')
+except OSError:
+    print('refused')
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+@sandboxed
+@pytest.mark.parametrize(
+    ("level", "expected"), [("standard", "refused\n"), ("network", "connected\n")]
+)
+def test_tcp_is_for_level_network(level: str, expected: str, port: str) -> None:
+    assert run("--level", level, *python(CONNECT), port).answer["stdout"] == expected
+
+
+@sandboxed
+@grouped
+def test_tcp_is_not_for_level_strict(port: str) -> None:
+    assert run("--level", "strict", *python(CONNECT), port).answer["stdout"] == "refused\n"
+
+
+def test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("PATH", "/nonexistent")  # no bwrap
+
+    ran = run("--mount", f"{tmp_path}:rw", "--", "/bin/sh", "-c", f": > {mark}")
+
+    assert (ran.status, ran.answer["exit_code"]) == (125, None)
+    assert ran.answer["error_class"] == "CAPABILITY_DENIED"
+    assert ran.answer["effective"]["namespaces"]["status"] == "absent"
+    assert "bwrap is not installed" in ran.remarks
+    assert not mark.exists()
+
+
+def test_degraded_containment_must_be_asked_for_and_is_loud(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    ran = run("--allow-degraded", "--", "/bin/sh", "-c", "echo ran")
+
+    assert (ran.status, ran.answer["stdout"]) == (0, "ran\n")
+    assert "degraded containment" in ran.remarks
+    assert ran.answer["effective"]["network"]["status"] == "absent"
+
+
+def test_a_limit_that_the_system_does_not_allow_is_exit_125() -> None:
+    limit = int(Path("/proc/sys/fs/nr_open").read_text()) + 1
+
+    ran = run("--level", "privileged", "--open-files", str(limit), "--", "true")
+
+    assert (ran.status, ran.answer["error_class"]) == (125, "CAPABILITY_DENIED")
+    assert "RLIMIT_NOFILE" in ran.remarks
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A directory that the command can write to, whoever it is."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    path.chmod(0o777)
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_command_and_is_exit_130(
+    number: int, level: str, shared: Path
+) -> None:
+    code = """
+        import pathlib, signal, sys
+        signal.signal(signal.SIGTERM, lambda *_: (print('asked to end', flush=True), sys.exit(0)))
+        pathlib.Path(sys.argv[1], 'ready').touch()
+        signal.pause()
+    """
+    with started(level, f"--mount={shared}:rw", *python(code), str(shared)) as process:
+        wait_for(shared / "ready")
+        process.send_signal(number)
+        answer = ended(process)
+
+    assert process.returncode == 130
+    assert (answer["error_class"], answer["stop_reason"]) == ("CANCELLED", "stop_requested")
+    assert answer["stdout"] == "asked to end\n"
+
+
+@sandboxed
+def test_a_second_signal_ends_what_does_not_want_to_end(shared: Path) -> None:
+    code = """
+        import pathlib, signal, sys
+        here = pathlib.Path(sys.argv[1])
+        signal.signal(signal.SIGTERM, lambda *_: (here / 'asked').touch())
+        (here / 'ready').touch()
+        while True: signal.pause()
+    """
+    with started(f"--mount={shared}:rw", *python(code), str(shared)) as process:
+        wait_for(shared / "ready")
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        wait_for(shared / "asked")
+        process.send_signal(signal.SIGINT)
+        answer = ended(process)
+
+    assert time.monotonic() - begin < 4.5, "the grace is 5 s"
+    assert (process.returncode, answer["error_class"]) == (130, "CANCELLED")
+
+
+def started(*words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*EXEC, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + WAIT_S
+    while not path.exists():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def ended(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    answer: dict[str, Any] = orjson.loads(process.stdout.read())
+    process.wait(WAIT_S)
+    return answer
+
+
+def test_output_over_a_mebibyte_is_cut_and_said_to_be() -> None:
+    code = "import sys; sys.stdout.write('é' * 2**20); sys.stderr.write('x')"
+
+    ran = run("--level=privileged", *python(code))
+
+    assert len(ran.answer["stdout"].encode()) == MIB
+    assert ran.answer["truncated"] == {"stdout": True, "stderr": False}
+    assert ran.status == 0
+
+
+def test_a_command_over_64_kib_is_refused() -> None:
+    fits = ["true", "x" * (contained.MAX_COMMAND_BYTES - 6)]
+    assert not contained.too_long(fits)
+
+    ran = run("--level", "privileged", "--", fits[0], fits[1] + "x")
+
+    assert (ran.status, ran.answer["error_class"]) == (1, "LIMIT_EXCEEDED")
+    assert (ran.answer["exit_code"], ran.answer["stop_reason"]) == (None, None)
+
+
+USE = """
+import resource, time
+block = bytearray(b'x') * (100 * 2**20)
+while time.process_time() < 0.5: pass
+own = resource.getrusage(resource.RUSAGE_SELF)
+print(own.ru_utime + own.ru_stime, own.ru_maxrss * 1024)
+"""
+
+
+def test_usage_is_what_the_command_says_it_used(level: str) -> None:
+    ran = run(level, *python(USE))
+
+    cpu_s, peak = map(float, ran.answer["stdout"].split())
+    usage = ran.answer["usage"]
+    assert cpu_s - 0.05 < usage["cpu_ns"] / 1e9 < cpu_s + 0.3
+    assert peak * 0.95 < usage["memory_peak_bytes"] < peak * 1.1
+
+
+def test_the_variables_of_ours_do_not_pass_unless_they_are_named(
+    monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    monkeypatch.setenv("API_KEY", "hunter2")
+    monkeypatch.setenv("WANTED", "yes")
+
+    ran = run(level, "--env", "WANTED", "--", "env")
+
+    assert "hunter2" not in ran.answer["stdout"]
+    assert "WANTED=yes" in ran.answer["stdout"].splitlines()
+
+
+@sandboxed
+def test_a_mount_is_read_only_unless_it_is_asked_to_be_writable(shared: Path) -> None:
+    (shared / "seen").write_text("hello")
+    words = ["--", "sh", "-c", f"cat {shared}/seen; echo x > {shared}/new"]
+
+    assert run("--mount", str(shared), *words).answer["stdout"] == "hello"
+    assert not (shared / "new").exists()
+    assert run("--mount", f"{shared}:rw", *words).status == 0
+    assert (shared / "new").read_text() == "x\n"
+
+
+def test_each_run_is_in_the_history() -> None:
+    run("--level", "privileged", *python("raise SystemExit(3)"))
+
+    history = History(default_path())
+    (record,) = history.recent(10)
+    history.close()
+    assert (record.agent, record.state, record.stop_reason) == ("exec", "crashed", "exited")
+    assert record.exit_code == 3
+    assert record.effective["tree_kill"]["status"] in {"enforced", "degraded"}
+
+
+def test_a_history_that_cannot_be_written_does_not_stop_the_command() -> None:
+    default_path().mkdir(parents=True)
+
+    ran = run("--level", "privileged", "--", "echo", "ran")
+
+    assert ran.answer["stdout"] == "ran\n"
+    assert "not in the history" in ran.remarks
+
+
+def policy_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "callgate.yaml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_a_policy_says_what_holds_and_options_go_before_it(tmp_path: Path) -> None:
+    policy = policy_file(
+        tmp_path,
+        """
+        version: 1
+        agents:
+          web: {containment: {level: privileged, open_files: 40, cpu_time: 7s}}
+        """,
+    )
+    show = ["--", "sh", "-c", "ulimit -n; ulimit -t"]
+
+    assert run("--policy", policy, *show).answer["stdout"] == "40\n7\n"
+    assert run("--policy", policy, "--open-files", "50", *show).answer["stdout"] == "50\n7\n"
+
+
+def test_secrets_of_a_policy_pass_and_are_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "hunter2")
+    policy = policy_file(
+        tmp_path,
+        """
+        version: 1
+        agents:
+          web: {env: {secret: [API_KEY]}, containment: {level: privileged}}
+        """,
+    )
+
+    ran = run("--policy", policy, "--", "sh", "-c", "echo ${#API_KEY} $API_KEY")
+
+    assert ran.answer["stdout"] == "7 ***\n"
+
+
+def test_of_several_agents_one_must_be_named(tmp_path: Path) -> None:
+    policy = policy_file(
+        tmp_path,
+        """
+        version: 1
+        agents:
+          a: {containment: {level: privileged, open_files: 41}}
+          b: {containment: {level: privileged, open_files: 42}}
+        """,
+    )
+    show = ["--", "sh", "-c", "ulimit -n"]
+
+    assert run("--policy", policy, *show).status == 2
+    assert run("--policy", policy, "--agent", "b", *show).answer["stdout"] == "42\n"
+
+
+@sandboxed
+def test_a_policy_that_contains_nobody_leaves_the_defaults(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, "version: 1\nagents: {web: {timeout: 3s}}\n")
+
+    ran = run("--policy", policy, "--", "true")
+
+    assert ran.answer["effective"]["namespaces"]["status"] == "enforced"
+
+
+def test_a_policy_with_problems_is_exit_1(tmp_path: Path) -> None:
+    assert run("--policy", policy_file(tmp_path, "agents: 3\n"), "--", "true").status == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--memory", "much", "--", "true"],
+        ["--cpu", "-1", "--", "true"],
+        ["--pids", "0", "--", "true"],
+        ["--timeout", "5", "--", "true"],
+        ["--level", "none", "--", "true"],
+        ["--mount", "/nonexistent", "--", "true"],
+    ],
+)
+def test_what_cannot_be_understood_is_exit_2(words: list[str]) -> None:
+    result = CliRunner().invoke(exec_module.app, words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_a_limit_can_be_switched_off() -> None:
+    ran = run("--level", "privileged", "--memory", "unlimited", "--", "true")
+
+    assert ran.answer["effective"]["memory"] == {"status": "absent", "reason": "not asked for"}
+
+
+PERSON = """
+import os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: print("INT", flush=True))
+signal.signal(signal.SIGWINCH, lambda *_: print("size", *os.get_terminal_size(), flush=True))
+print("tty", os.isatty(0), os.isatty(1), *os.get_terminal_size(), flush=True)
+while data := os.read(0, 4096):
+    print("heard", data.decode().strip(), flush=True)
+sys.exit(4)
+"""
+
+
+class Terminal:
+    """A person's terminal with `callgate exec --tty` in it, as a shell would start it."""
+
+    def __init__(self, *words: str) -> None:
+        self._master, slave = os.openpty()
+        set_window_size(slave, Size(24, 80))
+        login = textwrap.dedent("""
+            import fcntl, os, sys, termios
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            os.execv(sys.argv[1], sys.argv[1:])
+        """)
+        command = [sys.executable, "-I", "-S", "-c", login, *EXEC, "--tty", *words]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        self.seen = ""
+
+    def types(self, data: bytes) -> None:
+        os.write(self._master, data)
+
+    def resize(self, size: Size) -> None:
+        set_window_size(self._master, size)
+
+    def sees(self, text: str) -> bool:
+        until = time.monotonic() + WAIT_S
+        while text not in self.seen and time.monotonic() < until:
+            try:
+                self.seen += os.read(self._master, 4096).decode(errors="replace")
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:
+                break
+        return text in self.seen
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(level: str) -> Iterator[Terminal]:
+    one = Terminal(level, *python(PERSON))
+    yield one
+    one.close()
+
+
+def test_a_command_has_a_minute_but_a_person_at_a_terminal_has_time() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        seen: list[int | None] = []
+
+        def note(spec: LaunchSpec) -> int:
+            seen.append(spec.limits.wall_time_ns)
+            return 0
+
+        patch.setattr(exec_module, "_answer", note)
+        patch.setattr(exec_module, "_interactive", note)
+        for words in (["true"], ["--tty", "true"], ["--tty", "--timeout", "5s", "true"]):
+            assert CliRunner().invoke(exec_module.app, words).exit_code == 0
+
+    assert seen == [60_000_000_000, None, 5_000_000_000]
+
+
+def test_a_terminal_reaches_into_the_containment(terminal: Terminal) -> None:
+    assert terminal.sees("tty True True 80 24"), terminal.seen
+    terminal.types(b"hello\r")
+    assert terminal.sees("heard hello"), terminal.seen
+    terminal.types(b"\x03")
+    assert terminal.sees("INT"), terminal.seen
+    terminal.resize(Size(50, 132))
+    assert terminal.sees("size 132 50"), terminal.seen
+    terminal.types(b"\x04")
+
+    assert terminal.process.wait(WAIT_S) == 1, "the command's own failure"

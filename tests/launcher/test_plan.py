@@ -1,0 +1,276 @@
+"""What a launch would do, decided without doing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from callgate.launcher.host import Capability, Cgroups, Command, Host
+from callgate.launcher.plan import LaunchPlan, Refusal, plan
+from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
+
+MIB = 1024 * 1024
+YES = Capability(True)
+ABLE = Host(
+    rlimits=("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE"),
+    cgroups=Cgroups(v2="/sys/fs/cgroup/own", v2_controllers=("memory", "cpu", "pids")),
+    bwrap=YES,
+    tmpfs=YES,
+    seccomp=YES,
+    landlock_abi=6,
+    root_links={"/bin": "usr/bin"},
+    root_paths=("/usr", "/etc/resolv.conf", "/etc/ssl"),
+)
+"""A host that has everything."""
+POOR = Host(rlimits=ABLE.rlimits, cgroups=Cgroups(reason="not delegated"))
+"""A host that has processes and nothing else."""
+PROGRAM = Command("/usr/bin/agent")
+CONTAINED = LaunchSpec("web", ("agent", "--fast"), contained=True, env=EnvSpec(pass_all=False))
+
+
+def changed(value: Any, **changes: Any) -> Any:
+    return msgspec.structs.replace(value, **changes)
+
+
+def planned(spec: LaunchSpec, host: Host = ABLE, command: Command = PROGRAM) -> LaunchPlan:
+    decided = plan(spec, host, command)
+    assert isinstance(decided, LaunchPlan)
+    return decided
+
+
+def gaps(spec: LaunchSpec, host: Host) -> dict[str, str]:
+    decided = plan(spec, host, PROGRAM)
+    assert isinstance(decided, Refusal)
+    return decided.gaps
+
+
+def limited(**limits: Any) -> LaunchSpec:
+    return msgspec.structs.replace(CONTAINED, limits=ResourceLimits(**limits))
+
+
+def test_without_containment_nothing_is_put_around_an_agent() -> None:
+    decided = planned(LaunchSpec("web", ("agent", "--fast")))
+
+    assert decided.argv == ("/usr/bin/agent", "--fast")
+    assert (decided.cgroup, decided.workspace, decided.sandbox) == (None, None, None)
+    assert (decided.rlimits, decided.drop, decided.no_new_privs) == ((), None, False)
+    held = {name for name, effect in decided.effective.items() if effect.status == "enforced"}
+    assert held == {"tree_kill"}
+
+
+@pytest.mark.parametrize("level", ["strict", "standard", "network"])
+def test_a_level_without_its_means_is_refused_with_all_that_is_missing(level: Any) -> None:
+    missing = gaps(changed(CONTAINED, level=level), POOR)
+
+    wanted = {"namespaces", "filesystem", "seccomp", "landlock"}
+    wanted |= set() if level == "network" else {"network"}
+    assert missing.keys() == wanted
+
+
+def test_a_refusal_can_be_allowed_and_then_the_plan_carries_its_gaps() -> None:
+    decided = planned(changed(CONTAINED, level="standard", allow_degraded=True), POOR)
+
+    assert decided.sandbox is None
+    assert decided.gaps.keys() >= {"namespaces", "seccomp"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "feature"), [("memory_bytes", "memory"), ("pids", "pids"), ("disk_bytes", "disk")]
+)
+def test_a_limit_that_is_only_watched_is_degraded_and_not_refused(limit: str, feature: str) -> None:
+    decided = planned(limited(**{limit: 64 * MIB}), POOR)
+
+    assert decided.effective[feature].status == "degraded"
+    assert feature not in decided.kernel
+    assert decided.gaps == {}
+
+
+def test_at_level_strict_a_limit_that_is_only_watched_is_a_gap() -> None:
+    spec = changed(limited(memory_bytes=MIB), level="strict")
+
+    assert gaps(spec, changed(ABLE, cgroups=POOR.cgroups)).keys() == {"memory"}
+
+
+def test_a_share_of_processors_that_nothing_holds_is_refused_if_it_was_written() -> None:
+    assert gaps(limited(cpu_millicores=500), POOR) == {"cpu": "not delegated"}
+
+
+def test_a_share_of_processors_that_nobody_wrote_is_told_and_not_refused() -> None:
+    spec = changed(limited(cpu_millicores=1000), assumed=("cpu",))
+
+    decided = planned(spec, POOR)
+
+    assert decided.effective["cpu"].status == "absent"
+    assert decided.effective["cpu"].reason == "not delegated"
+
+
+def test_limits_become_files_of_a_v2_group() -> None:
+    decided = planned(limited(memory_bytes=64 * MIB, cpu_millicores=250, pids=16))
+
+    assert decided.cgroup is not None
+    assert [(each.file, each.value) for each in decided.cgroup.settings] == [
+        ("memory.max", str(64 * MIB)),
+        ("memory.swap.max", "0"),
+        ("memory.oom.group", "1"),
+        ("cpu.max", "25000 100000"),
+        ("pids.max", "16"),
+    ]
+    assert decided.kernel == {"memory", "pids"}
+
+
+def test_limits_become_files_of_v1_groups_where_v2_has_no_controllers() -> None:
+    v1 = {name: f"/sys/fs/cgroup/{name}" for name in ("memory", "cpu", "pids", "cpuacct")}
+    host = changed(ABLE, cgroups=Cgroups(v2="/sys/fs/cgroup/unified", v1=v1))
+
+    decided = planned(limited(memory_bytes=64 * MIB, cpu_millicores=5, pids=16), host)
+
+    assert decided.cgroup is not None
+    assert decided.cgroup.v2
+    assert decided.cgroup.v1 == ("memory", "cpu", "cpuacct", "pids")
+    assert [(each.file, each.value) for each in decided.cgroup.settings] == [
+        ("memory.limit_in_bytes", str(64 * MIB)),
+        ("memory.memsw.limit_in_bytes", str(64 * MIB)),
+        ("cpu.cfs_period_us", "1000000"),
+        ("cpu.cfs_quota_us", "5000"),
+        ("pids.max", "16"),
+    ]
+
+
+def test_without_v2_a_group_is_killed_by_the_freezer() -> None:
+    host = changed(ABLE, cgroups=Cgroups(v1={"freezer": "/sys/fs/cgroup/freezer"}))
+
+    decided = planned(limited(), host)
+
+    assert decided.cgroup is not None
+    assert (decided.cgroup.v2, decided.cgroup.v1) == (False, ("freezer",))
+
+
+def test_what_bwrap_needs_is_added_to_the_processes_of_a_sandbox() -> None:
+    spec = changed(limited(pids=16), level="standard")
+
+    decided = planned(spec)
+
+    assert decided.cgroup is not None
+    assert decided.cgroup.settings[-1].value == "18"
+
+
+def test_rlimits_are_those_that_were_asked_for() -> None:
+    spec = limited(open_files=32, cpu_time_ns=1_500_000_000, core_bytes=0)
+
+    assert planned(spec).rlimits == (("RLIMIT_NOFILE", 32), ("RLIMIT_CPU", 2), ("RLIMIT_CORE", 0))
+
+
+def test_in_a_sandbox_the_address_space_is_limited_last() -> None:
+    spec = changed(limited(address_space_bytes=MIB, open_files=9), level="standard")
+
+    decided = planned(spec)
+
+    assert decided.rlimits == (("RLIMIT_NOFILE", 9),)
+    assert decided.late_rlimits == (("RLIMIT_AS", MIB),)
+
+
+def test_a_system_without_an_rlimit_refuses_it() -> None:
+    assert gaps(limited(open_files=9), changed(ABLE, rlimits=(), platform="win32")) == {
+        "open_files": "win32 has no RLIMIT_NOFILE"
+    }
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "tmpfs"),
+    [(None, 64 * MIB, True), (128 * MIB, 64 * MIB, True), (127 * MIB, 64 * MIB, False)],
+)
+def test_a_workspace_is_in_memory_only_if_it_leaves_half_of_it(
+    memory: int | None, disk: int, tmpfs: Any
+) -> None:
+    spec = changed(limited(memory_bytes=memory, disk_bytes=disk), level="standard")
+
+    decided = planned(spec)
+
+    assert decided.workspace is not None
+    assert decided.workspace.tmpfs is tmpfs
+    assert ("disk" in decided.kernel) is tmpfs
+
+
+def test_root_becomes_somebody_else_in_a_sandbox_only() -> None:
+    host = changed(ABLE, uid=0)
+
+    assert planned(changed(CONTAINED, level="standard"), host).drop == 65534
+    assert planned(CONTAINED, host).drop is None
+
+
+def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_reach() -> None:
+    host = changed(POOR, uid=0)
+    spec = changed(CONTAINED, level="standard", allow_degraded=True)
+    hidden = Command("/root/agent", open=False)
+
+    assert planned(spec, host).drop == 65534
+    assert planned(spec, host, hidden).drop is None
+    assert planned(spec, host, hidden).effective["uid_drop"].status == "absent"
+
+
+@pytest.mark.parametrize(
+    ("abi", "status"), [(0, "absent"), (3, "degraded"), (5, "degraded"), (6, "enforced")]
+)
+def test_level_network_needs_a_landlock_that_knows_sockets(abi: int, status: str) -> None:
+    spec = changed(CONTAINED, level="network", allow_degraded=True)
+
+    decided = planned(spec, changed(ABLE, landlock_abi=abi))
+
+    assert decided.effective["landlock"].status == status
+
+
+def test_level_standard_needs_a_landlock_that_knows_files() -> None:
+    decided = planned(changed(CONTAINED, level="standard"), changed(ABLE, landlock_abi=1))
+
+    assert decided.effective["landlock"].status == "enforced"
+
+
+def test_levels_differ_in_network_and_landlock_and_root() -> None:
+    boxes = {}
+    for level in ("strict", "standard", "network"):
+        box = planned(changed(CONTAINED, level=level)).sandbox
+        assert box is not None
+        assert box.landlock is not None
+        shown = {bind.path for bind in box.binds}
+        boxes[level] = (box.network, box.landlock.tcp, "/etc/resolv.conf" in shown)
+
+    assert boxes == {
+        "strict": (False, "none", False),
+        "standard": (False, "free", False),
+        "network": (True, "connect", True),
+    }
+
+
+def test_at_level_strict_every_mount_is_read_only() -> None:
+    mounts = (MountSpec("/srv/a", read_only=False), MountSpec("/srv/b"))
+    strict = planned(changed(CONTAINED, level="strict", mounts=mounts)).sandbox
+    standard = planned(changed(CONTAINED, level="standard", mounts=mounts)).sandbox
+    assert strict is not None
+    assert standard is not None
+
+    assert {bind.path for bind in strict.binds if bind.writable} == set()
+    assert {bind.path for bind in standard.binds if bind.writable} == {"/srv/a"}
+
+
+@pytest.mark.parametrize("path", ["/", "relative"])
+def test_a_mount_that_is_no_place_of_its_own_is_refused(path: str) -> None:
+    spec = changed(CONTAINED, level="standard", mounts=(MountSpec(path),))
+
+    assert gaps(spec, ABLE).keys() == {"filesystem"}
+
+
+def test_connections_need_no_watch_where_there_is_no_network() -> None:
+    spec = limited(connections=5)
+
+    assert planned(changed(spec, level="standard")).effective["connections"].status == "enforced"
+    assert planned(changed(spec, level="network")).effective["connections"].status == "degraded"
+
+
+def test_a_plan_names_variables_and_never_holds_a_value() -> None:
+    env = EnvSpec(pass_all=False, names=("NAMED",), secret=("KEY",))
+
+    decided = planned(changed(CONTAINED, level="strict", env=env))
+
+    assert decided.environment == ("NAMED", "KEY")

@@ -1,0 +1,130 @@
+"""The process layer for systems without a warden, run here on whatever this is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import msgspec
+import psutil
+import pytest
+
+from callgate.launcher import LaunchRefused
+from callgate.launcher.kill import kill_tree
+from callgate.launcher.portable import PortableLauncher
+from tests.containment.agents import (
+    MIB,
+    PATIENCE_S,
+    close,
+    eventually,
+    next_id,
+    read_all,
+    read_line,
+    spec,
+)
+
+SLEEPS = "import time; time.sleep(600)"
+STARTS = f"""
+import subprocess, sys, time
+children = [subprocess.Popen([sys.executable, "-ISc", {SLEEPS!r}]) for _ in range(2)]
+print(*(child.pid for child in children), flush=True)
+time.sleep(600)
+"""
+
+
+async def test_a_run_reads_writes_and_ends() -> None:
+    agent = spec("import sys; print(input()); sys.exit(3)", contained=False)
+    async with PortableLauncher() as launcher:
+        started = await launcher.launch(agent, run_id=next_id())
+        os.write(started.stdin, b"hello\n")
+        os.close(started.stdin)
+
+        assert await read_all(started.stdout) == "hello\n"
+
+        stopped = await started.wait()
+        os.close(started.stderr)
+    assert (stopped.reason, stopped.state, stopped.exit_code) == ("exited", "crashed", 3)
+
+
+async def test_a_kill_ends_the_tree() -> None:
+    async with PortableLauncher() as launcher:
+        started = await launcher.launch(spec(STARTS, contained=False), run_id=next_id())
+        children = [int(pid) for pid in (await read_line(started.stdout)).split()]
+
+        started.kill("unhealthy")
+
+        stopped = await started.wait()
+        await eventually(lambda: not any(map(psutil.pid_exists, children)))
+        close(started)
+    assert (stopped.reason, stopped.state) == ("unhealthy", "crashed")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM cannot be caught there")
+async def test_a_stop_asks_first() -> None:
+    code = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+"""
+    async with PortableLauncher() as launcher:
+        started = await launcher.launch(spec(code, contained=False), run_id=next_id())
+        await read_line(started.stdout)
+
+        stopped = await started.stop("stop_requested")
+
+        close(started)
+    assert (stopped.reason, stopped.state, stopped.exit_code) == ("stop_requested", "stopped", 0)
+
+
+async def test_time_and_memory_are_held_by_watching() -> None:
+    greedy = spec(
+        "kept = bytearray(b'x') * (64 << 20); input()",
+        limits={"memory_bytes": 32 * MIB},
+        monitor_interval_ns=50_000_000,
+    )
+    slow = spec(SLEEPS, limits={"wall_time_ns": 100_000_000}, kill_grace_ns=10_000_000)
+    ends = []
+    async with PortableLauncher() as launcher:
+        for agent in (greedy, slow):
+            started = await launcher.launch(agent, run_id=next_id())
+            async with asyncio.timeout(PATIENCE_S):
+                ends.append((await started.wait()).reason)
+            close(started)
+        assert launcher.runs == {}
+
+    assert ends == ["memory_limit", "wall_time_limit"]
+    assert started.effective["tree_kill"].status == "degraded"
+
+
+async def test_what_it_cannot_do_is_refused() -> None:
+    strict = spec("", level="strict", limits={"open_files": 9})
+    terminal = msgspec.structs.replace(spec("", contained=False), terminal=True)
+    channel = msgspec.structs.replace(spec("", contained=False), protocol="runtime")
+    gaps = []
+    async with PortableLauncher() as launcher:
+        for agent in (strict, terminal, channel):
+            with pytest.raises(LaunchRefused) as refused:
+                await launcher.launch(agent, run_id=next_id())
+            gaps.append(set(refused.value.gaps))
+
+    assert gaps[0] >= {"namespaces", "network", "seccomp", "landlock", "open_files"}
+    assert gaps[1:] == [{"terminal"}, {"channel"}]
+
+
+async def test_a_tree_can_be_killed_without_its_root() -> None:
+    agent = spec(STARTS + "\n", contained=False)
+    async with PortableLauncher() as launcher:
+        started = await launcher.launch(agent, run_id=next_id())
+        children = [int(pid) for pid in (await read_line(started.stdout)).split()]
+
+        ended = await asyncio.to_thread(kill_tree, started.pid, itself=False)
+
+        assert ended
+        assert [psutil.Process(pid).status() for pid in children] == [psutil.STATUS_ZOMBIE] * 2
+        assert psutil.pid_exists(started.pid)
+        os.kill(started.pid, signal.SIGKILL)
+        await started.wait()
+        close(started)

@@ -1,0 +1,49 @@
+"""Steps before exec that only seem to work must not pass."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from callgate.launcher import shim
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/cgroup")
+
+
+def test_a_group_that_was_joined_only_seemingly_is_a_failure() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        with pytest.raises(shim.Failed) as failed:
+            shim._join({"cgroups": {"join0": "callgate-no-such-group"}}, {"join0": nowhere})
+    finally:
+        os.close(nowhere)
+
+    assert failed.value.stage == "cgroup"
+
+
+def test_a_limit_that_the_system_refuses_is_a_failure_that_names_it() -> None:
+    with pytest.raises(shim.Failed) as failed:
+        shim.limit([("RLIMIT_NOFILE", 2**31)])
+
+    assert failed.value.stage == "rlimit"
+    assert "RLIMIT_NOFILE" in failed.value.error
+
+
+def test_an_agent_whose_warden_is_gone_does_not_begin() -> None:
+    with pytest.raises(shim.Failed) as failed:
+        shim._die_with(os.getpid())  # our parent is somebody else
+
+    assert failed.value.stage == "parent"
+
+
+def test_a_report_is_bounded_and_told_from_other_peoples_words() -> None:
+    read_end, write_end = os.pipe()
+    shim.tell(write_end, "exec", "x" * 10_000)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as file:
+        said = file.read()
+
+    assert said.startswith(b"\0exec\0xxx")
+    assert len(said) == shim.MAX_ERROR_BYTES

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from callgate.policy import Policy, PolicyError, watch
+from callgate.policy.watch import Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = "agents: {one: {}}\n"
+TWO = "agents: {two: {}}\n"
+BAD = "agents: [\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "p.yaml"
+    path.write_text(ONE)
+    return path
+
+
+@pytest.fixture
+def watcher(file: Path) -> Watcher:
+    watching = Watcher(file)
+    first = watching.look()
+    assert isinstance(first, Policy)
+    return watching
+
+
+def agents(found: Policy | PolicyError | None) -> frozenset[str]:
+    assert isinstance(found, Policy)
+    return found.agents
+
+
+def test_a_file_that_stays_as_it_is_is_no_news(watcher: Watcher) -> None:
+    assert [watcher.look() for _ in range(3)] == [None] * 3
+
+
+def test_a_change_is_told_once(watcher: Watcher, file: Path) -> None:
+    file.write_text(TWO)
+
+    assert agents(watcher.look()) == {"two"}
+    assert watcher.look() is None
+
+
+def test_a_file_that_is_replaced_by_a_rename_has_changed(watcher: Watcher, file: Path) -> None:
+    other = file.with_suffix(".new")
+    other.write_text(TWO)
+    other.rename(file)
+
+    assert agents(watcher.look()) == {"two"}
+
+
+def test_a_change_that_keeps_size_and_time_is_seen_by_its_rename(
+    watcher: Watcher, file: Path
+) -> None:
+    before = file.stat()
+    other = file.with_suffix(".new")
+    other.write_text(TWO)
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.rename(file)
+
+    assert agents(watcher.look()) == {"two"}
+
+
+def test_a_touched_file_with_the_same_text_is_no_news(watcher: Watcher, file: Path) -> None:
+    os.utime(file, ns=(1, 1))
+
+    assert watcher.look() is None
+
+
+def test_a_bad_file_is_one_error_and_a_good_one_after_it_is_told(
+    watcher: Watcher, file: Path
+) -> None:
+    file.write_text(BAD)
+    assert isinstance(watcher.look(), PolicyError)
+    assert watcher.look() is None
+
+    file.write_text(ONE)
+    assert agents(watcher.look()) == {"one"}
+
+
+def test_a_missing_file_is_one_error(watcher: Watcher, file: Path) -> None:
+    file.unlink()
+
+    assert isinstance(watcher.look(), PolicyError)
+    assert watcher.look() is None
+
+    file.write_text(ONE)
+    assert agents(watcher.look()) == {"one"}
+
+
+def test_a_manifest_is_watched_from_when_it_is_named(watcher: Watcher, file: Path) -> None:
+    manifest = file.with_name("agent.json")
+    manifest.write_text("{}")
+    file.write_text("agents: {one: {manifest: agent.json}}\n")
+    assert isinstance(watcher.look(), Policy)
+    assert [watcher.look() for _ in range(2)] == [None] * 2
+
+    manifest.write_text('{"execution_limits": {"max_concurrent_calls": 1}}')
+
+    found = watcher.look()
+    assert isinstance(found, Policy)
+    assert {row.value for row in found.explain("one") if row.key == "concurrency"} == {"1"}
+    assert watcher.look() is None
+
+
+def test_a_manifest_that_is_mended_mends_the_policy(watcher: Watcher, file: Path) -> None:
+    manifest = file.with_name("agent.json")
+    manifest.write_text("{}")
+    file.write_text("agents: {one: {manifest: agent.json}}\n")
+    assert isinstance(watcher.look(), Policy)
+    watcher.look()
+
+    manifest.write_text("{")
+    assert isinstance(watcher.look(), PolicyError)
+    manifest.write_text("{}")
+
+    assert isinstance(watcher.look(), Policy)
+
+
+def test_a_manifest_that_is_no_longer_named_is_no_longer_watched(
+    watcher: Watcher, file: Path
+) -> None:
+    manifest = file.with_name("agent.json")
+    manifest.write_text("{}")
+    file.write_text("agents: {one: {manifest: agent.json}}\n")
+    assert isinstance(watcher.look(), Policy)
+    file.write_text(TWO)
+    assert isinstance(watcher.look(), Policy)
+
+    manifest.write_text('{"a": 1}')
+
+    assert [watcher.look() for _ in range(2)] == [None] * 2
+
+
+def test_a_change_in_the_middle_of_reading_is_not_lost(
+    watcher: Watcher, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Policy.load
+
+    def slow_load(path: Path) -> Policy:
+        policy = load(path)
+        file.write_text("agents: {three: {}}\n")
+        return policy
+
+    file.write_text(TWO)
+    monkeypatch.setattr(Policy, "load", slow_load)
+    assert agents(watcher.look()) == {"two"}
+    monkeypatch.undo()
+
+    # Hashed after it was read, the new text once passed for the one that was loaded.
+    assert agents(watcher.look()) == {"three"}
+
+
+def test_a_change_of_a_new_manifest_in_the_middle_of_reading_is_not_lost(
+    watcher: Watcher, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Policy.load
+    manifest = file.with_name("agent.json")
+    manifest.write_text("{}")
+
+    def slow_load(path: Path) -> Policy:
+        policy = load(path)
+        manifest.write_text('{"execution_limits": {"max_concurrent_calls": 1}}')
+        return policy
+
+    file.write_text("agents: {one: {manifest: agent.json}}\n")
+    monkeypatch.setattr(Policy, "load", slow_load)
+    assert isinstance(watcher.look(), Policy)
+    monkeypatch.undo()
+
+    found = watcher.look()
+    assert isinstance(found, Policy)
+    assert {row.value for row in found.explain("one") if row.key == "concurrency"} == {"1"}
+
+
+def test_nor_one_that_makes_it_the_same_as_the_manifest_before(
+    watcher: Watcher, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Policy.load
+    other = '{"execution_limits": {"max_concurrent_calls": 1}}'
+    (file.parent / "a.json").write_text("{}")
+    (file.parent / "b.json").write_text(other)
+    file.write_text("agents: {one: {manifest: a.json}}\n")
+    assert isinstance(watcher.look(), Policy)
+    assert watcher.look() is None
+
+    def slow_load(path: Path) -> Policy:
+        policy = load(path)
+        (file.parent / "b.json").write_text("{}")
+        return policy
+
+    file.write_text("agents: {one: {manifest: b.json}}\n")
+    monkeypatch.setattr(Policy, "load", slow_load)
+    assert isinstance(watcher.look(), Policy)
+    monkeypatch.undo()
+
+    assert isinstance(watcher.look(), Policy)
+
+
+def replace(file: Path, text: str) -> None:
+    other = file.with_suffix(".new")
+    other.write_text(text)
+    other.rename(file)
+
+
+async def test_watching_yields_changes_and_not_what_was_there(file: Path) -> None:
+    changes = watch.watch(file, interval=0.001)
+    try:
+        async with asyncio.timeout(30):
+            pending = asyncio.ensure_future(anext(changes))
+            # The first look is in a thread; what is written before its end was there.
+            number = 0
+            while not pending.done():
+                number += 1
+                replace(file, f"agents: {{a{number}: {{}}}}\n")
+                await asyncio.wait([pending], timeout=0.01)
+            assert agents(pending.result()) != {"one"}
+    finally:
+        await changes.aclose()  # type: ignore[attr-defined]
