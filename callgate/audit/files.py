@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callgate.audit.chain import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -38,6 +39,16 @@ else:
 
     def _take(fd: int, *, shared: bool) -> None:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def check_writable(path: str) -> OSError | None:
+    """Why a log cannot be written there, before anything is launched; None if it can."""
+    try:
+        Path(path).mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return None
+    except OSError as error:
+        return error
 
 
 def load_key(path: Path) -> bytes:

@@ -1,7 +1,8 @@
 """`callgate run`: parse the command line, start the agent, then build the gate around it.
 
-No typer and no rich, and the imports stand where they are needed: with no policy to read, the
-agent starts before anything heavy is imported.
+No typer and no rich, and the imports stand where they are needed: the agent is launched as soon
+as it is known what to launch and that it may be, and what the gate needs is imported in a thread
+meanwhile, so that the loop can go on with the launch.
 """
 # ruff: noqa: PLC0415
 
@@ -19,9 +20,13 @@ from uuid import uuid4
 from callgate.model import ANONYMOUS, LaunchSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.errors import LimitInfo
     from callgate.gate.stdio import StdioGate
     from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run
+    from callgate.model import AuditSpec
     from callgate.policy import Policy
     from callgate.router import Router
 
@@ -31,11 +36,21 @@ INTERRUPTED = 130
 
 
 class Plan(NamedTuple):
-    """What to run and under what; without a policy file the agent runs already."""
+    """What to run, and under what; None is no policy file."""
 
     policy: Policy | None
     spec: LaunchSpec
-    first: Run | None
+
+
+class Warnings:
+    """Takes what a monitor says of the first run until there is somebody to hear it."""
+
+    def __init__(self) -> None:
+        self.hear: Callable[[LimitInfo], None] | None = None
+
+    def __call__(self, limit: LimitInfo) -> None:
+        if self.hear is not None:
+            self.hear(limit)
 
 
 class Unusable(Exception):
@@ -91,17 +106,26 @@ async def _run(options: argparse.Namespace) -> int:
 
     async with LocalLauncher() as launcher:
         try:
-            if options.policy is None:
-                spec = LaunchSpec(
-                    options.agent or _agent_name(options.command[0]), tuple(options.command)
-                )
-                plan = Plan(None, spec, await launcher.launch(spec, run_id=uuid4().hex))
-            else:
-                plan = _read_policy(options)
-            return await _serve(launcher, plan, options)
+            plan = _zero_plan(options) if options.policy is None else _read_policy(options)
+            if plan.policy is not None and plan.policy.audit is not None:
+                await _check_audit(plan.policy.audit)
+            warnings = Warnings()
+            launching = asyncio.create_task(
+                launcher.launch(plan.spec, run_id=uuid4().hex, on_warning=warnings)
+            )
+            try:
+                return await _serve(launcher, plan, options, launching, warnings)
+            finally:
+                launching.cancel()
+                await asyncio.wait([launching])
         except LaunchRefused as error:
             _say(error.describe())
             return REFUSED
+
+
+def _zero_plan(options: argparse.Namespace) -> Plan:
+    agent = options.agent or _agent_name(options.command[0])
+    return Plan(None, LaunchSpec(agent, tuple(options.command)))
 
 
 def _read_policy(options: argparse.Namespace) -> Plan:
@@ -111,7 +135,7 @@ def _read_policy(options: argparse.Namespace) -> Plan:
         policy = Policy.load(options.policy)
     except PolicyError as error:
         raise Unusable(f"the policy cannot be used\n{error}") from None
-    return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options), None)
+    return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options))
 
 
 def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> LaunchSpec:
@@ -143,12 +167,28 @@ def _choose_agent(policy: Policy, options: argparse.Namespace) -> str:
     raise Unusable(f"say which agent it is with --agent; the policy has: {names}")
 
 
-async def _serve(launcher: Launcher, plan: Plan, options: argparse.Namespace) -> int:
-    from callgate.gate.stdio import Settings, StdioGate
+async def _check_audit(audit: AuditSpec) -> None:
+    """What a policy wants written can be, or nothing is launched."""
+    from callgate.audit.files import check_writable
 
-    policy = plan.policy or _default_policy()
+    error = await asyncio.to_thread(check_writable, audit.path)
+    if error is not None:
+        raise Unusable(f"the audit log cannot be written: {error}; see `audit.path`")
+
+
+async def _serve(
+    launcher: Launcher,
+    plan: Plan,
+    options: argparse.Namespace,
+    launching: asyncio.Task[Run],
+    warnings: Warnings,
+) -> int:
+    router = await asyncio.to_thread(_build, plan)
+    first = await launching
     async with AsyncExitStack() as stack:
-        router = await _enter(stack, await _open(policy, plan))
+        await _enter(stack, router)
+        from callgate.gate.stdio import Settings, StdioGate
+
         settings = Settings(
             plan.spec.agent, options.caller, pass_stderr=options.agent_stderr == "pass"
         )
@@ -161,38 +201,43 @@ async def _serve(launcher: Launcher, plan: Plan, options: argparse.Namespace) ->
             secrets=_secrets(plan.spec),
             say=_say,
         )
+        warnings.hear = gate.supervisor.warn
         _announce(router.policy, plan)
         if plan.policy is None:
-            return await gate.run(plan.first)
+            return await gate.run(first)
         watching = asyncio.create_task(_follow(plan, options, router, gate))
         try:
-            return await gate.run(None)
+            return await gate.run(first)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
 
 
-async def _enter(stack: AsyncExitStack, router: Router) -> Router:
-    """Open the audit, and whatever else the router needs."""
-    try:
-        return await stack.enter_async_context(router)
-    except (OSError, ValueError) as error:
-        raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
-
-
-async def _open(policy: Policy, plan: Plan) -> Router:
-    """A router whose audit can be written; with a policy file that is a condition."""
+def _build(plan: Plan) -> Router:
+    """A router, and everything else that the gate is made of, imported. In a thread."""
+    import callgate.gate.stdio  # noqa: F401  # most of what there is to import
     from callgate.policy import Policy as PolicyType
     from callgate.router import Router
-    from callgate.router.logs import check_writable
 
-    error = None if policy.audit is None else await asyncio.to_thread(check_writable, policy.audit)
-    if error is not None and plan.policy is not None:
-        raise Unusable(f"the audit log cannot be written: {error}; see `audit.path`")
-    if error is not None:
-        _say(f"no audit is written: {error}")
-        policy = PolicyType.profile("interactive")
+    if plan.policy is not None:
+        return Router(plan.policy, batched=True)
+    policy = _default_policy()
+    if policy.audit is not None:
+        from callgate.audit.files import check_writable
+
+        error = check_writable(policy.audit.path)
+        if error is not None:
+            _say(f"no audit is written: {error}")
+            policy = PolicyType.profile("interactive")
     return Router(policy, batched=True)
+
+
+async def _enter(stack: AsyncExitStack, router: Router) -> None:
+    """Open the audit, and whatever else the router needs."""
+    try:
+        await stack.enter_async_context(router)
+    except (OSError, ValueError) as error:
+        raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
 
 
 def _default_policy() -> Policy:
@@ -258,7 +303,7 @@ async def _follow(plan: Plan, options: argparse.Namespace, router: Router, gate:
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(on_signal())
-        async for found in watch(options.policy):
+        async for found in watch(options.policy, since=plan.policy):
             await use(found)
 
 

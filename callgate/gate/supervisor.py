@@ -178,7 +178,7 @@ class Supervisor:
 
     async def _launch(self, paused: Run | None) -> Run:
         return await self._launcher.launch(
-            self._spec, run_id=new_run_id(), on_warning=self._warn, resume=paused
+            self._spec, run_id=new_run_id(), on_warning=self.warn, resume=paused
         )
 
     async def _connect(self, run: Run, peer: AgentPeer) -> None:
@@ -235,7 +235,7 @@ class Supervisor:
             how = "it will be started again" if soon else "the next call resumes it"
             self._say(f"agent {agent} ended: {stopped.reason}; {how}")
 
-    def _warn(self, limit: LimitInfo) -> None:
+    def warn(self, limit: LimitInfo) -> None:
         peer = self._peer
         if peer is not None:
             self._hub.record(

@@ -27,15 +27,17 @@ _Stamp = tuple[int, int, int] | None
 
 
 async def watch(
-    path: str | os.PathLike[str], interval: float = 1.0
+    path: str | os.PathLike[str], interval: float = 1.0, *, since: Policy | None = None
 ) -> AsyncIterator[Policy | PolicyError]:
     """Yield the new policy, or why there is none, each time the contents have changed.
 
-    What stands in the file when watching starts is not yielded: the caller has just loaded
-    it. A file that is missing is one error, not one for every look.
+    That is since the caller loaded `since`; without it, since watching starts. A file that is
+    missing is one error, not one for every look.
     """
-    watcher = Watcher(Path(path))
-    await anyio.to_thread.run_sync(watcher.look)
+    watcher = Watcher(Path(path), since)
+    found = await anyio.to_thread.run_sync(watcher.look)
+    if since is not None and found is not None:
+        yield found
     while True:
         await anyio.sleep(interval)
         found = await anyio.to_thread.run_sync(watcher.look)
@@ -46,12 +48,12 @@ async def watch(
 class Watcher:
     """One look at a time; blocking, so that it can be tested without waiting."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, since: Policy | None = None) -> None:
         self._path = path
-        self._files: tuple[Path, ...] = (path,)
+        self._files: tuple[Path, ...] = (path,) if since is None else since.files
         self._stamps: tuple[_Stamp, ...] | None = None
         self._digest: bytes | None = None
-        self._revision: str | None = None
+        self._revision = None if since is None else since.revision
 
     def look(self) -> Policy | PolicyError | None:
         """What the files now say, if that differs from the last look."""

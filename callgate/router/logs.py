@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
 from callgate.audit import AuditLog
-from callgate.audit.files import DIRECTORY_MODE, load_key
+from callgate.audit.files import load_key
 from callgate.model import ANY
 from callgate.router.recorder import Recorder
 from callgate.router.sinks import Kept, close_kept
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from callgate.audit import Sink
-    from callgate.model import AuditSpec
     from callgate.policy import Policy
 
 
@@ -29,17 +27,6 @@ def state_dir() -> Path:
     given = os.environ.get("XDG_STATE_HOME", "")
     base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
     return base / "callgate"
-
-
-def check_writable(spec: AuditSpec) -> OSError | None:
-    """Why the log's directory cannot be written, before anything is launched; None if it can."""
-    path = Path(spec.path)
-    try:
-        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return None
-    except OSError as error:
-        return error
 
 
 class Logs:

@@ -41,6 +41,20 @@ def test_a_file_that_stays_as_it_is_is_no_news(watcher: Watcher) -> None:
     assert [watcher.look() for _ in range(3)] == [None] * 3
 
 
+def test_what_was_loaded_is_no_news(file: Path) -> None:
+    assert Watcher(file, Policy.load(file)).look() is None
+
+
+async def test_a_change_between_loading_and_watching_is_told(file: Path) -> None:
+    loaded = Policy.load(file)
+    file.write_text(TWO)
+
+    async with asyncio.timeout(10):
+        found = await anext(watch.watch(file, since=loaded))
+
+    assert agents(found) == {"two"}
+
+
 def test_a_change_is_told_once(watcher: Watcher, file: Path) -> None:
     file.write_text(TWO)
 
