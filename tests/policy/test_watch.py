@@ -47,7 +47,7 @@ def test_what_was_loaded_is_no_news(file: Path) -> None:
 
 async def test_a_change_between_loading_and_watching_is_told(file: Path) -> None:
     loaded = Policy.load(file)
-    file.write_text(TWO)
+    file.write_text(TWO)  # noqa: ASYNC240  # nobody waits for this loop
 
     async with asyncio.timeout(10):
         found = await anext(watch.watch(file, since=loaded))
