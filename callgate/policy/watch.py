@@ -7,12 +7,10 @@ Reading happens in a thread, so that a slow disk does not stop the calls.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import anyio
-import anyio.to_thread
 
 from callgate.policy.files import read_at_most
 from callgate.policy.policy import Policy
@@ -35,12 +33,12 @@ async def watch(
     missing is one error, not one for every look.
     """
     watcher = Watcher(Path(path), since)
-    found = await anyio.to_thread.run_sync(watcher.look)
+    found = await asyncio.to_thread(watcher.look)
     if since is not None and found is not None:
         yield found
     while True:
-        await anyio.sleep(interval)
-        found = await anyio.to_thread.run_sync(watcher.look)
+        await asyncio.sleep(interval)
+        found = await asyncio.to_thread(watcher.look)
         if found is not None:
             yield found
 

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
-
 from callgate.audit import AuditLog
 from callgate.audit.files import load_key
 from callgate.model import ANY
@@ -74,7 +72,7 @@ class Logs:
         def blocking() -> AuditLog:
             return AuditLog.open(spec, policy=policy.revision, sinks=self._sinks)
 
-        opening = asyncio.create_task(anyio.to_thread.run_sync(blocking))
+        opening = asyncio.get_running_loop().run_in_executor(None, blocking)
         try:
             log = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -83,7 +81,7 @@ class Logs:
         return Recorder(log, batched=self._batched)
 
 
-def _close_unwanted(opening: asyncio.Task[AuditLog]) -> None:
+def _close_unwanted(opening: asyncio.Future[AuditLog]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import anyio.to_thread
-
 from callgate.audit import Event
 from callgate.errors import (
     AgentUnknown,
@@ -252,7 +250,7 @@ class Router:
         policy = self.policy
         key = None
         if logs.needs_key(policy):
-            key = await anyio.to_thread.run_sync(logs.install_key, self._state_dir)
+            key = await asyncio.to_thread(logs.install_key, self._state_dir)
         recorder = await self._logs.open(policy)
         self._logs.retire_former()
         self._lanes.change(policy, recorder)
