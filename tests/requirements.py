@@ -1025,6 +1025,8 @@ PROTOCOLS: Final = (
             "tests/peers/test_quota.py::test_a_call_waits_for_its_budget_and_then_goes",
             "tests/peers/test_quota.py::test_a_spent_quota_refuses",
             "tests/peers/test_quota.py::test_a_store_that_fails_refuses",
+            "tests/peers/test_quota.py::test_a_quota_in_shadow_lets_calls_pass_though_its_store_fails",
+            "tests/peers/test_quota.py::test_a_quota_in_shadow_holds_a_call_up_only_shortly",
         ),
     ),
     Requirement(

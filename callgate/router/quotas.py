@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from callgate.policy import Policy
     from callgate.router.lanes import Lane
 
+SHADOW_NS = 250_000_000
+"""How long a quota that refuses nobody may hold up a call so that it can be counted."""
+
 
 def space_of(policy: Policy) -> str:
     """Keeps the quotas of two policies apart; the same file is the same policy."""

@@ -37,7 +37,7 @@ from callgate.router.flight import Flight
 from callgate.router.jobs import Job, Jobs
 from callgate.router.lanes import Lane, Lanes
 from callgate.router.local import CURRENT, LocalRunner
-from callgate.router.quotas import Quotas, space_of
+from callgate.router.quotas import SHADOW_NS, Quotas, space_of
 from callgate.router.recorder import Recorder
 from callgate.router.snapshot import snapshot
 from callgate.router.timer import Timer
@@ -62,8 +62,6 @@ F = TypeVar("F", bound=ToolFunction)
 
 CLOSE_GRACE_S = 5.0
 """How long calls that were cancelled by the end of `async with` may take to stop."""
-SHADOW_S = 0.25
-"""How long a quota that refuses nobody may hold up a call so that it can be counted."""
 
 
 class Router:
@@ -364,7 +362,7 @@ class Router:
             shadow = lane.quota.spec.shadow
             left_s = (deadline_ns - monotonic_ns()) / 1e9
             try:
-                async with asyncio.timeout(min(left_s, SHADOW_S) if shadow else left_s):
+                async with asyncio.timeout(min(left_s, SHADOW_NS / 1e9) if shadow else left_s):
                     await self.fetch_quota(lane)
             except TimeoutError:
                 if not shadow:
