@@ -243,6 +243,10 @@ CORE: Final = (
             "tests/policy/test_explain.py::test_what_nothing_here_enforces_is_absent_and_says_so",
             "tests/policy/test_explain.py::test_what_is_shown_is_what_the_router_works_with",
             "tests/router/test_api.py::test_explain_says_each_limit_and_where_it_came_from",
+            "tests/router/test_explain.py::test_the_rows_are_what_the_lane_of_that_call_enforces",
+            "tests/router/test_explain.py::test_the_line_that_is_named_says_so",
+            "tests/router/test_explain.py::test_a_tool_that_nobody_lists_is_under_its_longest_pattern_alone",
+            "tests/policy/test_cli.py::TestExplain::test_what_an_agent_does_not_list_is_under_one_pattern_and_that_is_said",
         ),
     ),
     Requirement(

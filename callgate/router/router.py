@@ -28,7 +28,7 @@ from callgate.errors import (
     ToolUnknown,
 )
 from callgate.limits.counters import Counters
-from callgate.model import ANONYMOUS, RequestIds, ToolCall
+from callgate.model import ANONYMOUS, ANY, RequestIds, ToolCall
 from callgate.policy import Policy, Row
 from callgate.router import logs, refusals
 from callgate.router.engine import Engine
@@ -202,8 +202,13 @@ class Router:
     def explain(
         self, agent: str, tool: str | None = None, *, caller: str | None = None
     ) -> list[Row]:
-        """The effective limits, each with where it came from."""
-        return self.policy.explain(agent, tool, caller)
+        """The effective limits, each with where it came from.
+
+        They are those of the call's lane: a tool that nobody listed is under the pattern that
+        matches it, and counted with all others that are.
+        """
+        agent_key, tool_key = self._lanes.keys(agent, tool or ANY)
+        return self.policy.explain(agent_key, tool and tool_key, caller)
 
     def snapshot(self) -> dict[str, Any]:
         """Live usage: counters, queues, calls in flight, the audit log."""
