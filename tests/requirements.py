@@ -442,6 +442,7 @@ CORE: Final = (
             "tests/router/test_quota.py::test_a_restart_gives_nothing_back",
             "tests/router/test_quota.py::test_two_routers_on_one_store_never_admit_more_than_one_would",
             "tests/router/test_quota.py::test_who_has_no_quota_needs_no_store",
+            "tests/router/test_quota.py::test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next",
         ),
     ),
     Requirement(
@@ -476,6 +477,7 @@ CORE: Final = (
         (
             "tests/router/test_cancellation.py::test_a_running_call_is_cancelled_by_its_id",
             "tests/router/test_cancellation.py::test_a_job_is_cancelled",
+            "tests/router/test_cancellation.py::test_a_job_that_never_began_has_an_end_though_its_grace_is_over",
             "tests/router/test_cancellation.py::test_a_cancelled_caller_gets_its_cancel_and_the_tool_too",
             "tests/router/test_cancellation.py::test_cancelling_one_call_does_not_hurt_another",
         ),

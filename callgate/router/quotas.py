@@ -57,8 +57,11 @@ class Quotas:
             return True
         wall_ns = time_ns()
         ready = quota.available(wall_ns) or quota.spent(wall_ns)
-        if quota.wants_block() and quota not in self._fetches:
-            self._fetch_soon(quota, lane.caller.shown)
+        if quota.wants_block():
+            fetching = self._fetches.get(quota)
+            # One that has ended leaves a moment later; to wait for it would be to wait for ever.
+            if fetching is None or fetching.done():
+                self._fetch_soon(quota, lane.caller.shown)
         return ready
 
     async def fetch(self, lane: Lane) -> None:
@@ -86,7 +89,8 @@ class Quotas:
         self._fetches[quota] = task
 
         def done(task: asyncio.Task[None]) -> None:
-            del self._fetches[quota]
+            if self._fetches.get(quota) is task:
+                del self._fetches[quota]
             if not task.cancelled():
                 task.exception()  # whoever waits has it; nobody may be waiting
 

@@ -14,6 +14,7 @@ import pytest
 from callgate import Policy, QuotaExceeded, Router, ToolCall
 from callgate.errors import LimitInfo
 from callgate.limits import quota_store
+from callgate.limits.quota import Quota
 from callgate.limits.quota_store import QuotaStore
 from callgate.router import engine as engine_module
 from callgate.router import quotas as quotas_module
@@ -36,6 +37,8 @@ from tests.router.helpers import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from callgate.router.lanes import Lane
 
 FIVE = """
 version: 1
@@ -470,3 +473,36 @@ async def test_a_job_whose_store_fails_and_whom_nobody_awaits_logs_nothing(
         await turns()
 
     assert caplog.records == []
+
+
+async def test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that has ended is known for one more turn of the loop."""
+    router = Router(policy(FIVE), state_dir=tmp_path)
+    router.add_tool("web", "echo", echo)
+    come_late: list[asyncio.Task[Any]] = []
+    give, in_hand = Quota.give, quotas_module.Quotas.in_hand
+    asked = 0
+
+    def give_and_let_others_come(quota: Quota, *block: int) -> None:
+        give(quota, *block)
+        if not come_late:  # they run before whoever waits for this block does
+            come_late.extend(
+                asyncio.create_task(router.call(call(caller="alice"))) for _ in range(2)
+            )
+
+    def count(quotas: quotas_module.Quotas, lane: Lane) -> bool:
+        nonlocal asked
+        asked += 1
+        assert asked < 10_000, "it does not wait, it spins"
+        return in_hand(quotas, lane)
+
+    monkeypatch.setattr(Quota, "give", give_and_let_others_come)
+    monkeypatch.setattr(quotas_module.Quotas, "in_hand", count)
+    async with router:
+        await within(router.call(call(caller="alice")))
+
+        await within(asyncio.gather(*come_late))
+
+        assert len(come_late) == 2
