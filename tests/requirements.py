@@ -442,6 +442,8 @@ CORE: Final = (
             "tests/router/test_quota.py::test_a_restart_gives_nothing_back",
             "tests/router/test_quota.py::test_two_routers_on_one_store_never_admit_more_than_one_would",
             "tests/router/test_quota.py::test_who_has_no_quota_needs_no_store",
+            "tests/router/test_quota.py::test_a_refusal_for_want_of_the_store_has_the_ids_of_its_job",
+            "tests/router/test_quota.py::test_the_end_does_not_wait_for_a_store_that_hangs",
             "tests/router/test_quota.py::test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next",
         ),
     ),
@@ -1050,6 +1052,15 @@ PROTOCOLS: Final = (
             "tests/peers/test_runtime.py::test_a_cancel_ack_does_not_free_the_slot_but_the_result_does",
             "tests/peers/test_runtime.py::test_missed_beats_make_it_unhealthy_and_a_beat_well_again",
             "tests/peers/test_runtime.py::test_goodbye_is_said_to_whom_we_have_welcomed",
+        ),
+    ),
+    Requirement(
+        "peer.storms",
+        "whatever client, process, disk and operator do: one answer each, and nothing left behind",
+        ("protocols: peers",),
+        (
+            "tests/peers/test_storms.py::test_a_storm_over_mcp_leaves_nothing_behind",
+            "tests/peers/test_storms.py::test_a_storm_over_the_runtime_protocol_leaves_nothing_behind",
         ),
     ),
     Requirement(

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SHADOW_NS = 250_000_000
 """How long a quota that refuses nobody may hold up a call so that it can be counted."""
 
+CLOSE_S = 5.0
+"""How long the end waits for fetches under way: two tries at a store that is busy."""
+
 
 def space_of(policy: Policy) -> str:
     """Keeps the quotas of two policies apart; the same file is the same policy."""
@@ -76,10 +79,12 @@ class Quotas:
                 raise StateUnavailable(agent=lane.spec.agent, tool=lane.spec.tool) from error
 
     async def close(self) -> None:
-        """Wait for fetches under way and close the store."""
+        """Close the store, after fetches under way unless that takes too long: they fail then."""
         fetches = list(self._fetches.values())
         if fetches:
-            await asyncio.wait(fetches)
+            _, left = await asyncio.wait(fetches, timeout=CLOSE_S)
+            if left:
+                return  # closing would block on the same; what they reserve is lost, not spent
         if self._store is not None:
             self._store.close()
             self._store = None

@@ -202,11 +202,7 @@ class Router:
     def explain(
         self, agent: str, tool: str | None = None, *, caller: str | None = None
     ) -> list[Row]:
-        """The effective limits, each with where it came from.
-
-        They are those of the call's lane: a tool that nobody listed is under the pattern that
-        matches it, and counted with all others that are.
-        """
+        """The effective limits of a call's lane, each with where it came from."""
         agent_key, tool_key = self._lanes.keys(agent, tool or ANY)
         return self.policy.explain(agent_key, tool and tool_key, caller)
 
@@ -348,7 +344,7 @@ class Router:
         return self._quotas.in_hand(lane)
 
     async def fetch_quota(self, lane: Lane) -> None:
-        """Wait until `quota_in_hand`; raises why that cannot be."""
+        """Wait until `quota_in_hand`, for peers; raises why that cannot be."""
         if not self._quotas.in_hand(lane):
             try:
                 await self._quotas.fetch(lane)
@@ -357,7 +353,7 @@ class Router:
                 raise self.engine.refuse(lane, error, monotonic_ns()) from None
 
     async def _fetch_budget(
-        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int
+        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, own_id: str = ""
     ) -> Lane:
         """Wait until a call can be charged; its lane, which a reload may have replaced."""
         while lane.quota is not None and not self._quotas.in_hand(lane):
@@ -368,11 +364,12 @@ class Router:
             left_s = (deadline_ns - monotonic_ns()) / 1e9
             try:
                 async with asyncio.timeout(min(left_s, SHADOW_NS / 1e9) if shadow else left_s):
-                    await self.fetch_quota(lane)
-            except TimeoutError:
+                    await self._quotas.fetch(lane)
+            except (TimeoutError, StateUnavailable):
                 if not shadow:
-                    error = refusals.plain(StateUnavailable, lane, self.engine.new_id())
-                    raise self.engine.refuse(lane, error, monotonic_ns()) from None
+                    error = refusals.plain(StateUnavailable, lane, own_id or self.engine.new_id())
+                    now_ns = monotonic_ns()
+                    raise self.engine.refuse_call(lane, error, call, parent, now_ns) from None
             lane = self._lane(call, parent, asked_ns)
             if shadow:
                 break  # counted or not, the call passes
@@ -382,7 +379,7 @@ class Router:
         self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, request_id: str
     ) -> Any:
         """A job whose budget is not here yet."""
-        fetch = partial(self._fetch_budget, lane, call, parent, asked_ns)
+        fetch = partial(self._fetch_budget, lane, call, parent, asked_ns, request_id)
         lane = await self._jobs.when_paid(request_id, lane, fetch, asked_ns)
         tool = self._tool(lane, call, parent, asked_ns)
         begun = self.engine.begin(

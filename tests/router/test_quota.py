@@ -24,6 +24,7 @@ from tests.router.helpers import (
     FOREVER_S,
     Gate,
     assert_nothing_is_left,
+    audit_lines,
     call,
     call_events,
     echo,
@@ -506,3 +507,33 @@ async def test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next(
         await within(asyncio.gather(*come_late))
 
         assert len(come_late) == 2
+
+
+async def test_a_refusal_for_want_of_the_store_has_the_ids_of_its_job(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    audit = tmp_path / "audit"
+    mine = "01a1eede-16bf-71a4-8f92-00000000109f"
+    async with running(policy(FIVE, audit=audit), tmp_path) as router:
+        job = router.submit(ToolCall("web", "echo", correlation_id=mine))
+
+        error = await refused(job)
+
+        assert (error.code, error.request_id) == ("state.unavailable", job.request_id)
+    (denied,) = [line for line in audit_lines(audit) if line["event"] == "tool.call.denied"]
+    assert (denied["request_id"], denied["correlation_id"]) == (job.request_id, mine)
+
+
+async def test_the_end_does_not_wait_for_a_store_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas_module, "CLOSE_S", 0.05)
+    async with running(policy(FIVE), tmp_path) as router:
+        await router.call(call(caller="carol"))
+        hanging = Hanging(monkeypatch)
+        job = router.submit(call(caller="alice"))
+        await until(hanging.entered.is_set)
+
+        await within(router.__aexit__(None, None, None))
+
+        hanging.go_on.set()
+        assert (await refused(job)).code == "tool.canceled"
