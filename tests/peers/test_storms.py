@@ -17,7 +17,6 @@ from tests.conftest import FULL
 from tests.peers.helpers import (
     Rig,
     answer,
-    audit_lines,
     call,
     cancel,
     failure,
@@ -29,9 +28,10 @@ from tests.peers.helpers import (
     tool_list,
 )
 from tests.peers.runtime_rig import Agent, runtime_rig
+from tests.router.helpers import audit_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.peers.helpers import Clock, Message
@@ -174,7 +174,8 @@ class Storm:
     def noise(self) -> None:
         if not self.is_dead:
             changed = note("notifications/tools/list_changed")
-            self.gate.agent(self.draw.choice([b"hello\n", answer(10**6), changed]))
+            said: list[Message | bytes] = [b"hello\n", answer(10**6), changed]
+            self.gate.agent(self.draw.choice(said))
 
     def die(self) -> None:
         if not self.is_dead:
@@ -287,14 +288,13 @@ class RuntimeStorm(Storm):
 
     def noise(self) -> None:
         if not self.is_dead:
-            self.draw.choice(
-                [
-                    lambda: self.agent.beat(self.draw.choice(["ok", "unhealthy", "degraded"])),
-                    lambda: self.agent.beat(session="another"),
-                    lambda: self.agent.register("echo", "slow"),
-                    lambda: self.agent.result("77777", output={}),
-                ]
-            )()
+            acts: list[Callable[[], str]] = [
+                lambda: self.agent.beat(self.draw.choice(["ok", "unhealthy", "degraded"])),
+                lambda: self.agent.beat(session="another"),
+                lambda: self.agent.register("echo", "slow"),
+                lambda: self.agent.result("77777", output={}),
+            ]
+            self.draw.choice(acts)()
 
     def start(self) -> None:
         if self.is_dead:

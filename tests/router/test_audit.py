@@ -515,7 +515,6 @@ async def test_a_former_log_is_closed_though_its_last_end_could_not_be_written(
         await gate.entered()
         await router.reload(policy(LIMITED, audit=tmp_path / "new"))
         former = router.engine.recorders[1]
-        assert former.log is not None
         disk.room = 0
 
         gate.open()
