@@ -995,6 +995,7 @@ PROTOCOLS: Final = (
             "tests/peers/test_requests.py::test_what_an_agent_asks_has_no_timeout",
             "tests/peers/test_requests.py::test_a_stream_has_no_timeout",
             "tests/peers/test_requests.py::test_requests_are_counted_by_known_method_or_as_other",
+            "tests/peers/test_metrics.py::test_requests_rejected_frames_and_strays_are_counted",
         ),
     ),
     Requirement(

@@ -98,7 +98,7 @@ class Router:
         self._state_dir = logs.state_dir() if state_dir is None else Path(state_dir)
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
         self._logs = logs.Logs(self.engine.recorders, sinks, batched=batched)
-        self._meter_provider = meter_provider
+        self.meter_provider = meter_provider
         self._metrics: Metrics | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lets_in = False
@@ -265,7 +265,7 @@ class Router:
         self._metrics = Metrics(
             self._lanes.stats,
             counters={names.AUDIT_DROPPED: lambda: self._logs.dropped},
-            meter_provider=self._meter_provider,
+            meter_provider=self.meter_provider,
         )
         recorder.write(Event(event="policy.loaded", policy=policy.revision))
         return self
