@@ -106,10 +106,9 @@ class _Exporter:
             for name, unit, text, read in _LEVELS:
                 if self._is_new(name):
                     meter.create_observable_up_down_counter(name, [self._by_tool(read)], unit, text)
-            own = {name: self._extra(name) for name in source.counters}
-            for name, observe in (
-                own | {name: self._table(name) for name in source.tables}
-            ).items():
+            observers = {name: self._extra(name) for name in source.counters}
+            observers |= {name: self._table(name) for name in source.tables}
+            for name, observe in observers.items():
                 if self._is_new(name):
                     meter.create_observable_counter(name, [observe])
             for name in source.gauges:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.peers.helpers import Clock
 
-Counts = dict[tuple[str, str | None], int]
+Counts = dict[tuple[str, str | None], float]
 
 
 def counts(reader: InMemoryMetricReader, wanted: set[str]) -> Counts:
