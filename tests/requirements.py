@@ -243,6 +243,10 @@ CORE: Final = (
             "tests/policy/test_explain.py::test_what_nothing_here_enforces_is_absent_and_says_so",
             "tests/policy/test_explain.py::test_what_is_shown_is_what_the_router_works_with",
             "tests/router/test_api.py::test_explain_says_each_limit_and_where_it_came_from",
+            "tests/router/test_explain.py::test_the_rows_are_what_the_lane_of_that_call_enforces",
+            "tests/router/test_explain.py::test_the_line_that_is_named_says_so",
+            "tests/router/test_explain.py::test_a_tool_that_nobody_lists_is_under_its_longest_pattern_alone",
+            "tests/policy/test_cli.py::TestExplain::test_what_an_agent_does_not_list_is_under_one_pattern_and_that_is_said",
         ),
     ),
     Requirement(
@@ -439,6 +443,9 @@ CORE: Final = (
             "tests/router/test_quota.py::test_a_restart_gives_nothing_back",
             "tests/router/test_quota.py::test_two_routers_on_one_store_never_admit_more_than_one_would",
             "tests/router/test_quota.py::test_who_has_no_quota_needs_no_store",
+            "tests/router/test_quota.py::test_a_refusal_for_want_of_the_store_has_the_ids_of_its_job",
+            "tests/router/test_quota.py::test_the_end_does_not_wait_for_a_store_that_hangs",
+            "tests/router/test_quota.py::test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next",
         ),
     ),
     Requirement(
@@ -473,6 +480,7 @@ CORE: Final = (
         (
             "tests/router/test_cancellation.py::test_a_running_call_is_cancelled_by_its_id",
             "tests/router/test_cancellation.py::test_a_job_is_cancelled",
+            "tests/router/test_cancellation.py::test_a_job_that_never_began_has_an_end_though_its_grace_is_over",
             "tests/router/test_cancellation.py::test_a_cancelled_caller_gets_its_cancel_and_the_tool_too",
             "tests/router/test_cancellation.py::test_cancelling_one_call_does_not_hurt_another",
         ),
@@ -545,6 +553,7 @@ CORE: Final = (
         (
             "tests/router/test_audit.py::test_a_call_whose_start_cannot_be_written_does_not_run",
             "tests/router/test_audit.py::test_an_answer_whose_record_cannot_be_written_is_withheld",
+            "tests/router/test_audit.py::test_a_former_log_is_closed_though_its_last_end_could_not_be_written",
             "tests/router/test_audit.py::test_drop_lets_calls_pass_and_counts_what_is_missing",
             "tests/router/test_audit.py::test_a_file_that_may_not_grow_any_more_closes_the_gate",
             "tests/audit/test_failures.py::test_writing_goes_on_unaided_when_there_is_room_again",
@@ -987,6 +996,7 @@ PROTOCOLS: Final = (
             "tests/peers/test_requests.py::test_what_an_agent_asks_has_no_timeout",
             "tests/peers/test_requests.py::test_a_stream_has_no_timeout",
             "tests/peers/test_requests.py::test_requests_are_counted_by_known_method_or_as_other",
+            "tests/peers/test_metrics.py::test_requests_rejected_frames_and_strays_are_counted",
         ),
     ),
     Requirement(
@@ -1026,6 +1036,8 @@ PROTOCOLS: Final = (
             "tests/peers/test_quota.py::test_a_call_waits_for_its_budget_and_then_goes",
             "tests/peers/test_quota.py::test_a_spent_quota_refuses",
             "tests/peers/test_quota.py::test_a_store_that_fails_refuses",
+            "tests/peers/test_quota.py::test_a_quota_in_shadow_lets_calls_pass_though_its_store_fails",
+            "tests/peers/test_quota.py::test_a_quota_in_shadow_holds_a_call_up_only_shortly",
         ),
     ),
     Requirement(
@@ -1042,6 +1054,15 @@ PROTOCOLS: Final = (
             "tests/peers/test_runtime.py::test_a_cancel_ack_does_not_free_the_slot_but_the_result_does",
             "tests/peers/test_runtime.py::test_missed_beats_make_it_unhealthy_and_a_beat_well_again",
             "tests/peers/test_runtime.py::test_goodbye_is_said_to_whom_we_have_welcomed",
+        ),
+    ),
+    Requirement(
+        "peer.storms",
+        "whatever client, process, disk and operator do: one answer each, and nothing left behind",
+        ("protocols: peers",),
+        (
+            "tests/peers/test_storms.py::test_a_storm_over_mcp_leaves_nothing_behind",
+            "tests/peers/test_storms.py::test_a_storm_over_the_runtime_protocol_leaves_nothing_behind",
         ),
     ),
     Requirement(
@@ -1062,6 +1083,9 @@ PROTOCOLS: Final = (
             "tests/contract/test_contract.py::test_the_reference_agent_keeps_the_contract",
             "tests/contract/test_contract.py::test_a_fault_of_an_mcp_server_fails_its_check",
             "tests/contract/test_contract.py::test_a_fault_of_a_runtime_agent_fails_its_check",
+            "tests/contract/test_contract.py::test_a_tool_that_somebody_named_must_be_there",
+            "tests/contract/test_contract.py::test_a_check_that_does_not_exist_is_no_success",
+            "tests/contract/test_contract.py::test_how_an_agent_ended_is_said",
             "tests/contract/test_contract.py::TestCommand::test_it_says_yes_with_exit_code_0",
             "tests/contract/test_contract.py::TestCommand::test_it_says_no_with_exit_code_1_and_json",
         ),

@@ -54,6 +54,7 @@ class AuditLog:
         "_staged",
         "_staged_opens",
         "_staged_ups",
+        "_unended",
         "_writer",
         "broken",
         "dropped",
@@ -90,6 +91,8 @@ class AuditLog:
         """Bodies: they are sealed together, when they are written."""
         self._staged_opens = 0
         self._staged_ups = 0
+        self._unended = 0
+        """Ends that could not be written: the next start does that."""
 
     @classmethod
     def open(
@@ -135,7 +138,7 @@ class AuditLog:
         try:
             writer.commit(line, writer.open_calls + opens)
         except OSError as error:
-            self._failed(error, 1, max(opens, 0), tool_ran=opens < 0)
+            self._failed(error, 1, max(opens, 0), max(-opens, 0))
             return
         if self._pumps:
             self._copy([line])
@@ -149,7 +152,7 @@ class AuditLog:
             try:
                 self._writer.mend()
             except OSError as error:
-                self._failed(error, 1, max(opens, 0), tool_ran=opens < 0)
+                self._failed(error, 1, max(opens, 0), max(-opens, 0))
                 return
         staged.append(body)
         self._staged_opens += opens
@@ -169,7 +172,7 @@ class AuditLog:
         try:
             writer.commit("".join(lines).encode(), writer.open_calls + opens)
         except OSError as error:
-            self._failed(error, len(staged), ups, tool_ran=opens < ups)
+            self._failed(error, len(staged), ups, ups - opens)
             return
         if self._pumps:
             self._copy([line.encode() for line in lines])
@@ -189,8 +192,8 @@ class AuditLog:
 
     @property
     def open_calls(self) -> int:
-        """Admitted calls whose end is not written yet."""
-        return self._writer.open_calls
+        """Admitted calls whose end may yet be written here."""
+        return self._writer.open_calls - self._unended
 
     def checkpoint(self) -> Checkpoint:
         """How far the log goes: keep it elsewhere and give it to `verify` as an anchor."""
@@ -226,19 +229,22 @@ class AuditLog:
         for pump in self._pumps:
             pump.offer(lines)
 
-    def _failed(self, error: OSError, lines: int, ups: int, *, tool_ran: bool) -> None:
-        """`lines` were not written, among them the start of `ups` calls."""
+    def _failed(self, error: OSError, lines: int, ups: int, downs: int) -> None:
+        """`lines` were not written, among them the start of `ups` calls and the end of `downs`."""
         writer = self._writer
         self._failures += 1
         count = writer.gap[1] if writer.gap else 0
         if self._spec.fail_closed:
             writer.gap = "audit.unavailable", count + lines
-            raise AuditUnavailable(tool_ran=tool_ran) from error
+            # Some may have begun and ended among these lines, so at least so many had begun before.
+            self._unended += max(0, downs - ups)
+            raise AuditUnavailable(tool_ran=downs > 0) from error
         writer.gap = "audit.dropped", count + lines
         self.dropped += lines
         # Ends of these calls may yet be written. Too high a count makes a recovery read more,
         # too low a one would make it miss a call.
         writer.open_calls += ups
+        self._unended += downs
 
     def _rotate(self) -> None:
         if self._writer.rotate():

@@ -130,6 +130,9 @@ def explain(
     agent: Annotated[str, typer.Option(help="The agent's name.")],
     tool: Annotated[str | None, typer.Option(help="The tool's name.")] = None,
     caller: Annotated[str | None, typer.Option(help="Who asks; else any unnamed caller.")] = None,
+    unlisted: Annotated[
+        bool, typer.Option("--unlisted", help="For a tool that the agent itself does not list.")
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show how its process would be launched on this host.")
     ] = False,
@@ -145,7 +148,19 @@ def explain(
         raise typer.Exit(show_plan(policy, agent, as_json=as_json))
     if agent not in policy.agents:
         typer.echo(f"{file}: names no agent {agent!r}; it gets the defaults", err=True)
-    output.explained(policy.explain(agent, tool, caller), as_json=as_json)
+    listed = policy.explain(agent, tool, caller)
+    if tool is None:
+        output.explained(listed, as_json=as_json)
+        return
+    key = policy.tool_key(agent, tool)
+    other = policy.explain(agent, key, caller)
+    output.explained(other if unlisted else listed, as_json=as_json)
+    if not unlisted and not output.say_the_same(listed, other):
+        typer.echo(
+            f"{file}: this is for a tool that the agent lists; one that it does not list is under "
+            f"{key!r} alone: add --unlisted",
+            err=True,
+        )
 
 
 @app.command()

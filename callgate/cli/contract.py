@@ -12,12 +12,13 @@ import msgspec
 import typer
 
 from callgate.contract import CheckResult, Tools, run_contract
-from callgate.contract.results import Times, ToolUse
+from callgate.contract.results import Times, ToolUse, UnknownCheck
 
 app = typer.Typer(name="contract")
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
-_NAME_WIDTH = 38
+_NAME_WIDTH = 40
+_NO_START = ("handshake", "failed")
 
 
 class ProtocolName(StrEnum):
@@ -56,7 +57,7 @@ def contract(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Make this check; may be repeated.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 10.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for an answer; the first has 30.")] = 10.0,
     agent_stderr: Annotated[
         AgentStderr, typer.Option(help="Show what the agent writes to stderr?")
     ] = AgentStderr.DROP,
@@ -69,23 +70,27 @@ def contract(
     named = {"call": call, "stream": stream, "slow": slow, "invalid": invalid}
     shown = None if as_json else _show if sys.stdout.isatty() else _print
     passed = agent_stderr is AgentStderr.PASS
-    results = asyncio.run(
-        run_contract(
-            command,
-            protocol.value,
-            tools=Tools(**{key: _tool_use(text, key) for key, text in named.items() if text}),
-            times=Times(answer_s=timeout),
-            stderr=sys.stderr.fileno() if passed else asyncio.subprocess.DEVNULL,
-            only=only,
-            progress=shown,
-        )
+    checks = run_contract(
+        command,
+        protocol.value,
+        tools=Tools(**{key: _tool_use(text, key) for key, text in named.items() if text}),
+        times=Times(answer_s=timeout),
+        stderr=sys.stderr.fileno() if passed else asyncio.subprocess.DEVNULL,
+        only=only,
+        progress=shown,
     )
+    try:
+        results = asyncio.run(checks)
+    except UnknownCheck as error:
+        raise typer.BadParameter(str(error), param_hint="--only") from None
     failed = any(result.outcome == "failed" for result in results)
     if as_json:
         answer = {"ok": not failed, "protocol": protocol.value, "checks": results}
         typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     else:
         typer.echo(_summary(results))
+        if not passed and any((one.name, one.outcome) == _NO_START for one in results):
+            typer.echo("what the agent itself says of it: add --agent-stderr pass", err=True)
     raise typer.Exit(1 if failed else 0)
 
 

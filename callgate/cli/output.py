@@ -57,6 +57,13 @@ def explained(rows: list[Row], *, as_json: bool) -> None:
         _plain(rows)
 
 
+def say_the_same(one: list[Row], other: list[Row]) -> bool:
+    """Whether the same limits hold, whatever they are counted under."""
+    return [(row.key, row.value, row.mode, row.source) for row in one] == [
+        (row.key, row.value, row.mode, row.source) for row in other
+    ]
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from callgate.contract.malformed import MCP as MALFORMED
 from callgate.contract.process import AgentProcess, start_mcp
-from callgate.contract.results import CheckFailed, CheckSkipped, Times, Tools, ToolUse
+from callgate.contract.results import CheckFailed, CheckSkipped, Times, Tools, ToolUse, lacks
 from callgate.protocol import jsonrpc, mcp, results
 from callgate.protocol.jsonrpc import Response, encode_json
 from callgate.protocol.mcp_encode import encode_cancelled
@@ -104,9 +104,9 @@ class Session:
         raise CheckFailed(f"the tool list does not end after {MAX_PAGES} pages")
 
     async def needs(self, tool: ToolUse) -> None:
-        """Skip the check if the agent has no such tool."""
+        """End the check if the agent has no such tool."""
         if tool.name not in await self.names():
-            raise CheckSkipped("the agent has no tool for it; name one")
+            raise lacks(tool)
 
     def call(self, tool: ToolUse, **meta: Any) -> tuple[int, bytes]:
         """A call of a tool."""
@@ -297,8 +297,10 @@ class McpContract:
         unknown = await session.ask("tools/call", {"name": "no_such_tool", "arguments": {}})
         if not (len(unknown.result) and results.is_failure(unknown.result)):
             _check_error(unknown)
-        if self._tools.invalid.name not in await session.names():
-            return "arguments not tried: the agent has no tool for it"
+        try:
+            await session.needs(self._tools.invalid)
+        except CheckSkipped as skipped:
+            return f"arguments not tried: {skipped}"
         own_id, line = session.call(self._tools.invalid)
         await session.agent.send(line)
         invalid = await session.answer(own_id)

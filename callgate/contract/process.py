@@ -139,9 +139,16 @@ class AgentProcess(Generic[MessageT]):
             before.append(message)
             if len(before) > MAX_INBOX:
                 raise CheckFailed(f"no {what} among {MAX_INBOX} messages")
-        if self._ended:
-            raise CheckFailed(f"the agent ended before {what}")
-        raise CheckFailed(f"no {what} within {timeout_s:g} s")
+        why = await self._how_it_ended() if self._ended else f"within {timeout_s:g} s"
+        if self.noise:
+            why += f"; {self.noise} of its frames are no messages"
+        raise CheckFailed(f"no {what} {why}")
+
+    async def _how_it_ended(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                return f"before it ended with exit code {await self._process.wait()}"
+        return "before it closed its side"
 
     async def wait_end(self, timeout_s: float) -> bool:
         """Whether the agent closes its side, or exits, in time."""

@@ -17,6 +17,10 @@ class CheckSkipped(Exception):
     """The check cannot be made with this agent; the text says why."""
 
 
+class UnknownCheck(ValueError):
+    """Somebody asked for a check that does not exist."""
+
+
 class CheckResult(msgspec.Struct, frozen=True):
     """One line of the report."""
 
@@ -44,6 +48,14 @@ class Tools(msgspec.Struct, frozen=True):
     """Runs for about a second and heeds a cancel."""
     invalid: ToolUse = ToolUse("invalid_input", {"value": "not an integer"})
     """Refuses these arguments."""
+
+
+def lacks(tool: ToolUse) -> CheckFailed | CheckSkipped:
+    """What it means that an agent has no such tool: nothing, unless somebody named it."""
+    for key, default in msgspec.structs.asdict(Tools()).items():
+        if tool == default:
+            return CheckSkipped(f"the agent has no tool {tool.name}; name one with --{key}")
+    return CheckFailed(f"the agent has no tool {tool.name}")
 
 
 class Times(msgspec.Struct, frozen=True):

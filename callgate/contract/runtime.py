@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from callgate.contract.malformed import RUNTIME as MALFORMED
 from callgate.contract.process import AgentProcess, start_runtime
-from callgate.contract.results import CheckFailed, CheckSkipped, Times, Tools, ToolUse
+from callgate.contract.results import CheckFailed, CheckSkipped, Times, Tools, ToolUse, lacks
 from callgate.protocol import runtime
 from callgate.protocol.framing import with_length
 from callgate.protocol.jsonrpc import encode_json
@@ -114,10 +114,10 @@ class Session:
                 raise CheckFailed("a call has two results")
 
     def needs(self, tool: ToolUse) -> None:
-        """Skip the check if the agent has no such tool."""
+        """End the check if the agent has no such tool."""
         taken, _ = check_tools(self.register, self.agent_id)
         if tool.name not in {one.name for one in taken}:
-            raise CheckSkipped("the agent has no tool for it; name one")
+            raise lacks(tool)
 
 
 def is_result(*call_ids: str) -> Callable[[Message], tuple[Message, Result] | None]:
@@ -345,8 +345,8 @@ class RuntimeContract:
         await self._fails(session, ToolUse("no_such_tool", {}))
         try:
             session.needs(self._tools.invalid)
-        except CheckSkipped:
-            return "input not tried: the agent has no tool for it"
+        except CheckSkipped as skipped:
+            return f"input not tried: {skipped}"
         await self._fails(session, self._tools.invalid)
         return ""
 

@@ -19,6 +19,7 @@ from callgate.contract.results import (
     Outcome,
     Times,
     Tools,
+    UnknownCheck,
 )
 from callgate.contract.runtime import RuntimeContract
 
@@ -42,7 +43,8 @@ async def run_contract(
 ) -> list[CheckResult]:
     """Check the agent that `command` starts.
 
-    `only` names the checks to make; `progress` hears of each result at once.
+    `only` names the checks to make (`UnknownCheck` if there is none of a name); `progress` hears
+    of each result at once.
     """
     make = McpContract if protocol == "mcp" else RuntimeContract
     contract: Any = make(command, tools or Tools(), times or Times(), stderr)
@@ -50,6 +52,9 @@ async def run_contract(
     checks: dict[str, Check] = dict(zip(CHECKS, contract.checks, strict=True))
     for name, data in contract.malformed.items():
         checks[f"malformed: {name}"] = _survival(contract, data)
+    unknown = set(only or ()) - checks.keys()
+    if unknown:
+        raise UnknownCheck(f"there is no check {min(unknown)!r}; there are {', '.join(checks)}")
     try:
         for name, check in checks.items():
             if (only is None or name in only) and not runner.dead:
@@ -84,8 +89,9 @@ class _Runner:
         except CheckSkipped as skipped:
             outcome, detail = "skipped", str(skipped)
         except (CheckFailed, OSError) as failed:
-            outcome = "failed"
-            detail = str(failed) if isinstance(failed, CheckFailed) else "it cannot be started"
+            outcome, detail = "failed", str(failed)
+            if isinstance(failed, OSError):
+                detail = f"it cannot be started: {failed.strerror or type(failed).__name__}"
             self.dead = self._session is None
             await self.close()
         duration_ms = round((time.monotonic() - started) * 1000)

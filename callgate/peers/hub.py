@@ -17,6 +17,8 @@ from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError
 from callgate.peers.outbox import Wire
 from callgate.router.alarm import Alarm
+from callgate.telemetry import names
+from callgate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,7 @@ class Hub:
         "_fetching",
         "_merged",
         "_mergers",
+        "_metrics",
         "_timing",
         "engine",
         "on_fault",
@@ -101,6 +104,15 @@ class Hub:
         """Connections with an incomplete frame and an alarm for it."""
         self._fetching: set[asyncio.Task[None]] = set()
         """Keeps the tasks alive. Bounded by the requests that a connection may have in flight."""
+        self._metrics = Metrics(
+            tuple,
+            counters={names.STRAYS: lambda: self.stray},
+            tables={
+                names.REQUESTS: (names.METHOD_NAME, self.requests.copy),
+                names.FRAMES_REJECTED: (names.ERROR_TYPE, self.rejected.copy),
+            },
+            meter_provider=router.meter_provider,
+        )
         router.timer.after_wake = self.flush
 
     def alarm(self, delay_ns: int, ring: Callable[[int], None]) -> Alarm:

@@ -38,10 +38,12 @@ from callgate.protocol.seek import seek
 from callgate.router import refusals
 from callgate.router.entry import deadline_of
 from callgate.router.flight import Flight
+from callgate.router.quotas import SHADOW_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from callgate.limits.quota import Quota
     from callgate.model import GateSpec
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
@@ -124,7 +126,15 @@ class McpCaller:
         else:
             self._begin(pending, message, now_ns, now_ns)
 
-    def _begin(self, pending: Pending, message: CallTool, now_ns: int, asked_ns: int) -> None:
+    def _begin(
+        self,
+        pending: Pending,
+        message: CallTool,
+        now_ns: int,
+        asked_ns: int,
+        *,
+        waited: bool = False,
+    ) -> None:
         agent = self.agent
         lane = self._lane(self.name, agent.name, message.name, now_ns)
         if message.extra is not None or agent.tools is not None or not agent.is_up:
@@ -132,8 +142,13 @@ class McpCaller:
             if unfit is not None:
                 self.refused(pending, self._refusal(lane, unfit, now_ns))
                 return
-        if lane.quota is not None and not self._hub.router.quota_in_hand(lane):
-            self._wait_for_quota(lane, pending, message, asked_ns)
+        quota = lane.quota
+        if (
+            quota is not None
+            and not self._hub.router.quota_in_hand(lane)
+            and not (waited and quota.spec.shadow)  # counted or not, that one lets it pass
+        ):
+            self._wait_for_quota(lane, quota, pending, message, asked_ns)
             return
         call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
         if message.meta:
@@ -166,32 +181,41 @@ class McpCaller:
         return None
 
     def _wait_for_quota(
-        self, lane: Lane, pending: Pending, message: CallTool, asked_ns: int
+        self, lane: Lane, quota: Quota, pending: Pending, message: CallTool, asked_ns: int
     ) -> None:
         """The next block of a quota is on its way from the disk: once in a hundred calls."""
+        shadow = quota.spec.shadow
+
+        def go_on(now_ns: int) -> None:
+            self._leave(pending)
+            pending.call = None
+            self._begin(pending, message, now_ns, asked_ns, waited=True)
 
         def too_late(now_ns: int) -> None:
+            if shadow:
+                go_on(now_ns)
+                return
             unavailable = refusals.plain(StateUnavailable, lane, None)
             self.refused(pending, self._refusal(lane, unavailable, now_ns))
 
         def fetched(error: CallgateError | None) -> None:
-            if self.in_flight.get(pending.id) is not pending:
-                return  # it was cancelled, or its time is over
+            if self.in_flight.get(pending.id) is not pending or pending.flight is not None:
+                return  # it was cancelled, its time is over, or it did not wait so long
             if error is None:
-                self._leave(pending)
-                self._begin(pending, message, monotonic_ns(), asked_ns)
+                go_on(monotonic_ns())
             else:
                 self.refused(pending, error)
 
         now_ns = monotonic_ns()
         deadline_ns = deadline_of(lane, "", message.timeout_ms, None, asked_ns)
-        if self._others >= MAX_REQUESTS or not isinstance(deadline_ns, int):
-            unavailable = refusals.plain(StateUnavailable, lane, None)
-            self.refused(pending, self._refusal(lane, unavailable, now_ns))
-            return
+        if shadow and isinstance(deadline_ns, int):
+            deadline_ns = min(deadline_ns, now_ns + SHADOW_NS)
         pending.call = message
         self.in_flight[pending.id] = pending
         self._others += 1
+        if self._others > MAX_REQUESTS or not isinstance(deadline_ns, int):
+            too_late(now_ns)
+            return
         if deadline_ns < NEVER:
             pending.alarm = self._hub.alarm(deadline_ns - now_ns, too_late)
         self._hub.fetch_quota(lane, fetched)

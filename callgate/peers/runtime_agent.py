@@ -16,6 +16,7 @@ from uuid import uuid4
 from msgspec import Raw
 
 from callgate.errors import AgentUnavailable, ProtocolInvalid
+from callgate.limits.deadlines import NEVER
 from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
 from callgate.peers.clock import utc_now
@@ -96,12 +97,15 @@ class RuntimeAgent(AgentPeer):
 
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
         flight = pending.flight
+        timeout_ms = None
+        if flight is not None and flight.enforced_ns < NEVER:
+            timeout_ms = flight.remaining_ms(monotonic_ns())
         who = {"type": "agent", "id": "" if pending.caller is None else pending.caller.name}
         body = table.Call(
             str(pending.own_id),
             f"{self.name}/{call.name}",
             call.arguments if len(call.arguments) else Raw(b"{}"),
-            timeout_ms=None if flight is None else flight.remaining_ms(monotonic_ns()),
+            timeout_ms=timeout_ms,
             caller=Raw(encode_json(who)),
         )
         own_id = f"{_CALL}{pending.own_id}"

@@ -198,7 +198,11 @@ class Policy:
         )
 
     def explain(self, agent: str, tool: str | None = None, caller: str | None = None) -> list[Row]:
-        """Each effective limit with the line that it came from."""
+        """Each effective limit with the line that it came from.
+
+        `tool` is one that the agent lists. One that it does not list is under a pattern: then
+        give its `tool_key`, as a router does.
+        """
         resolution = self._resolver.resolve(caller or ANY, agent, tool)
         explainer = Explainer(resolution, self._document, self._name, caller or ANY)
         rows = explainer.rows(tool=tool is not None)

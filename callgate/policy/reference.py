@@ -82,7 +82,8 @@ keys that it leaves out come from the next one that matches. The most specific e
 decides whether it is denied; an entry that only states limits allows.
 
 A tool that nobody listed is counted under the pattern that matched it, together with the
-patterns that cover that pattern; a pattern that merely overlaps it speaks for listed tools only.
+patterns that cover that pattern; a pattern that merely overlaps it speaks for listed tools only
+(`callgate explain --unlisted` shows what holds then).
 
 A mode is the limit's own, else its tool's, agent's or caller's, else the policy's. Where an
 enforced ceiling and a lower one in shadow meet, the enforced one stays.

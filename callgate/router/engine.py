@@ -212,7 +212,7 @@ class Engine:
             self._room.remove(flight, now_ns)
             error = refusals.plain(CallCanceled, flight.lane, flight.request_id)
             self._turn_away(flight, error, now_ns)
-        elif flight.holds_slots:
+        else:  # also one whose places went back already, by the grace: it still has no end
             self.finish(flight, Ending.CANCELLED)
 
     def refuse(self, lane: Lane, error: CallgateError, now_ns: int, ids: str = "") -> CallgateError:

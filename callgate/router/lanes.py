@@ -201,14 +201,8 @@ class Lanes:
         if len(caller) > MAX_NAME_CHARS:
             caller = _short(caller)
         owner = self._caller(caller, now_ns, wall_ns)
-        keeper = self.agents.get(agent)
-        if keeper is None and self._policy.agent_key(agent) != ANY:
-            keeper = self.agent(agent)
-        agent_key = ANY if keeper is None else agent
-        if keeper is not None and tool in keeper.listed:
-            tool_key = tool
-        else:
-            tool_key = self._policy.tool_key(agent, tool)
+        agent_key, tool_key = self.keys(agent, tool)
+        keeper = None if agent_key == ANY else self.agent(agent)
         key = (owner.name, agent_key, tool_key)
         lane = self.known.get(key)
         if lane is None:
@@ -224,6 +218,14 @@ class Lanes:
             self._aliases += 1
             self._remember(alias, lane)
         return lane
+
+    def keys(self, agent: str, tool: str) -> tuple[str, str]:
+        """What a lane is kept under: names that somebody listed, a pattern, or `*`."""
+        keeper = self.agents.get(agent)
+        agent_key = self._policy.agent_key(agent) if keeper is None else agent
+        if keeper is not None and tool in keeper.listed:
+            return agent_key, tool
+        return agent_key, self._policy.tool_key(agent, tool)
 
     def _caller(self, name: str, now_ns: int, wall_ns: int) -> Caller:
         caller = self._counters.others if name == OTHERS else self._counters.caller(name)

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from callgate.policy import Policy
     from callgate.router.lanes import Lane
 
+SHADOW_NS = 250_000_000
+"""How long a quota that refuses nobody may hold up a call so that it can be counted."""
+
+CLOSE_S = 5.0
+"""How long the end waits for fetches under way: two tries at a store that is busy."""
+
 
 def space_of(policy: Policy) -> str:
     """Keeps the quotas of two policies apart; the same file is the same policy."""
@@ -54,8 +60,11 @@ class Quotas:
             return True
         wall_ns = time_ns()
         ready = quota.available(wall_ns) or quota.spent(wall_ns)
-        if quota.wants_block() and quota not in self._fetches:
-            self._fetch_soon(quota, lane.caller.shown)
+        if quota.wants_block():
+            fetching = self._fetches.get(quota)
+            # One that has ended leaves a moment later; to wait for it would be to wait for ever.
+            if fetching is None or fetching.done():
+                self._fetch_soon(quota, lane.caller.shown)
         return ready
 
     async def fetch(self, lane: Lane) -> None:
@@ -70,10 +79,12 @@ class Quotas:
                 raise StateUnavailable(agent=lane.spec.agent, tool=lane.spec.tool) from error
 
     async def close(self) -> None:
-        """Wait for fetches under way and close the store."""
+        """Close the store, after fetches under way unless that takes too long: they fail then."""
         fetches = list(self._fetches.values())
         if fetches:
-            await asyncio.wait(fetches)
+            _, left = await asyncio.wait(fetches, timeout=CLOSE_S)
+            if left:
+                return  # closing would block on the same; what they reserve is lost, not spent
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -83,7 +94,8 @@ class Quotas:
         self._fetches[quota] = task
 
         def done(task: asyncio.Task[None]) -> None:
-            del self._fetches[quota]
+            if self._fetches.get(quota) is task:
+                del self._fetches[quota]
             if not task.cancelled():
                 task.exception()  # whoever waits has it; nobody may be waiting
 

@@ -81,9 +81,11 @@ class Recorder:
     def flush(self) -> None:
         """Write what is batched; raises `AuditUnavailable` if none of it could be written."""
         if self.log is not None:
-            self.log.flush()
-            if self.retired:
-                self._close_if_idle()
+            try:
+                self.log.flush()
+            finally:
+                if self.retired:
+                    self._close_if_idle()
 
     def admitted(self, flight: Flight, queue_ns: int) -> None:
         """A call enters; raises `AuditUnavailable` if that cannot be written."""
@@ -100,7 +102,9 @@ class Recorder:
         """An admitted call ended; raises `AuditUnavailable` if that cannot be written."""
         record = self._record
         ending = flight.ending
-        if record is not None and ending is not None:
+        if record is None or ending is None:
+            return
+        try:
             record(
                 events.ended(
                     ending.event,
@@ -114,6 +118,7 @@ class Recorder:
                 ),
                 -1,
             )
+        finally:
             if self.retired and not self.batched:
                 self._close_if_idle()
 

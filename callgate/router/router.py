@@ -26,7 +26,7 @@ from callgate.errors import (
     ToolUnknown,
 )
 from callgate.limits.counters import Counters
-from callgate.model import ANONYMOUS, RequestIds, ToolCall
+from callgate.model import ANONYMOUS, ANY, RequestIds, ToolCall
 from callgate.policy import Policy, Row
 from callgate.router import logs, refusals
 from callgate.router.engine import Engine
@@ -35,7 +35,7 @@ from callgate.router.flight import Flight
 from callgate.router.jobs import Job, Jobs
 from callgate.router.lanes import Lane, Lanes
 from callgate.router.local import CURRENT, LocalRunner
-from callgate.router.quotas import Quotas, space_of
+from callgate.router.quotas import SHADOW_NS, Quotas, space_of
 from callgate.router.recorder import Recorder
 from callgate.router.snapshot import snapshot
 from callgate.router.timer import Timer
@@ -60,8 +60,6 @@ F = TypeVar("F", bound=ToolFunction)
 
 CLOSE_GRACE_S = 5.0
 """How long calls that were cancelled by the end of `async with` may take to stop."""
-SHADOW_S = 0.25
-"""How long a quota that refuses nobody may hold up a call so that it can be counted."""
 
 
 class Router:
@@ -98,7 +96,7 @@ class Router:
         self._state_dir = logs.state_dir() if state_dir is None else Path(state_dir)
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
         self._logs = logs.Logs(self.engine.recorders, sinks, batched=batched)
-        self._meter_provider = meter_provider
+        self.meter_provider = meter_provider
         self._metrics: Metrics | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lets_in = False
@@ -202,8 +200,9 @@ class Router:
     def explain(
         self, agent: str, tool: str | None = None, *, caller: str | None = None
     ) -> list[Row]:
-        """The effective limits, each with where it came from."""
-        return self.policy.explain(agent, tool, caller)
+        """The effective limits of a call's lane, each with where it came from."""
+        agent_key, tool_key = self._lanes.keys(agent, tool or ANY)
+        return self.policy.explain(agent_key, tool and tool_key, caller)
 
     def snapshot(self) -> dict[str, Any]:
         """Live usage: counters, queues, calls in flight, the audit log."""
@@ -264,7 +263,7 @@ class Router:
         self._metrics = Metrics(
             self._lanes.stats,
             counters={names.AUDIT_DROPPED: lambda: self._logs.dropped},
-            meter_provider=self._meter_provider,
+            meter_provider=self.meter_provider,
         )
         recorder.write(Event(event="policy.loaded", policy=policy.revision))
         return self
@@ -343,7 +342,7 @@ class Router:
         return self._quotas.in_hand(lane)
 
     async def fetch_quota(self, lane: Lane) -> None:
-        """Wait until `quota_in_hand`; raises why that cannot be."""
+        """Wait until `quota_in_hand`, for peers; raises why that cannot be."""
         if not self._quotas.in_hand(lane):
             try:
                 await self._quotas.fetch(lane)
@@ -352,7 +351,7 @@ class Router:
                 raise self.engine.refuse(lane, error, monotonic_ns()) from None
 
     async def _fetch_budget(
-        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int
+        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, own_id: str = ""
     ) -> Lane:
         """Wait until a call can be charged; its lane, which a reload may have replaced."""
         while lane.quota is not None and not self._quotas.in_hand(lane):
@@ -362,12 +361,13 @@ class Router:
             shadow = lane.quota.spec.shadow
             left_s = (deadline_ns - monotonic_ns()) / 1e9
             try:
-                async with asyncio.timeout(min(left_s, SHADOW_S) if shadow else left_s):
-                    await self.fetch_quota(lane)
-            except TimeoutError:
+                async with asyncio.timeout(min(left_s, SHADOW_NS / 1e9) if shadow else left_s):
+                    await self._quotas.fetch(lane)
+            except (TimeoutError, StateUnavailable):
                 if not shadow:
-                    error = refusals.plain(StateUnavailable, lane, self.engine.new_id())
-                    raise self.engine.refuse(lane, error, monotonic_ns()) from None
+                    error = refusals.plain(StateUnavailable, lane, own_id or self.engine.new_id())
+                    now_ns = monotonic_ns()
+                    raise self.engine.refuse_call(lane, error, call, parent, now_ns) from None
             lane = self._lane(call, parent, asked_ns)
             if shadow:
                 break  # counted or not, the call passes
@@ -377,7 +377,7 @@ class Router:
         self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, request_id: str
     ) -> Any:
         """A job whose budget is not here yet."""
-        fetch = partial(self._fetch_budget, lane, call, parent, asked_ns)
+        fetch = partial(self._fetch_budget, lane, call, parent, asked_ns, request_id)
         lane = await self._jobs.when_paid(request_id, lane, fetch, asked_ns)
         tool = self._tool(lane, call, parent, asked_ns)
         begun = self.engine.begin(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Labels = tuple[tuple[str, str], ...]
 Read = Callable[[], int]
+Table = tuple[str, Callable[[], Mapping[str, int]]]
+"""An attribute, and counts by its values; a snapshot, not a view."""
 Rows = Iterator[tuple[Labels, float]]
 Reader = Callable[[ToolStats], Rows]
 
@@ -38,10 +40,10 @@ class Metrics:
 
     `collect` and the extra readers run in the exporter's thread: hand out a list, not a
     view of what the event loop changes. Extra `counters` and `gauges` are by metric name,
-    without attributes.
+    without attributes; `tables` are counters with one.
     """
 
-    __slots__ = ("__weakref__", "collect", "counters", "gauges")
+    __slots__ = ("__weakref__", "collect", "counters", "gauges", "tables")
 
     def __init__(
         self,
@@ -49,11 +51,13 @@ class Metrics:
         *,
         counters: Mapping[str, Read] | None = None,
         gauges: Mapping[str, Read] | None = None,
+        tables: Mapping[str, Table] | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self.collect = collect
         self.counters = dict(counters or {})
         self.gauges = dict(gauges or {})
+        self.tables = dict(tables or {})
         _Exporter.of(meter_provider).add(self, meter_provider)
 
     def close(self) -> None:
@@ -61,6 +65,7 @@ class Metrics:
         self.collect = _nothing
         self.counters = {}
         self.gauges = {}
+        self.tables = {}
 
 
 class _Exporter:
@@ -101,9 +106,11 @@ class _Exporter:
             for name, unit, text, read in _LEVELS:
                 if self._is_new(name):
                     meter.create_observable_up_down_counter(name, [self._by_tool(read)], unit, text)
-            for name in source.counters:
+            observers = {name: self._extra(name) for name in source.counters}
+            observers |= {name: self._table(name) for name in source.tables}
+            for name, observe in observers.items():
                 if self._is_new(name):
-                    meter.create_observable_counter(name, [self._extra(name)])
+                    meter.create_observable_counter(name, [observe])
             for name in source.gauges:
                 if self._is_new(name):
                     meter.create_observable_gauge(name, [self._extra(name)])
@@ -131,6 +138,19 @@ class _Exporter:
                         key = tool + labels
                         totals[key] = totals.get(key, 0) + value
             return [Observation(value, dict(labels)) for labels, value in totals.items()]
+
+        return observe
+
+    def _table(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> list[Observation]:
+            totals: dict[Labels, int] = {}
+            for source in self._live():
+                if name in source.tables:
+                    attribute, read = source.tables[name]
+                    for value, count in read().items():
+                        key = ((attribute, value),)
+                        totals[key] = totals.get(key, 0) + count
+            return [Observation(count, dict(labels)) for labels, count in totals.items()]
 
         return observe
 

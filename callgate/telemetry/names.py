@@ -12,11 +12,12 @@ from typing import Final
 SCOPE_NAME: Final = "callgate"
 """The instrumentation scope of our tracer and meter."""
 
-# Span and metric attributes: OpenTelemetry GenAI conventions.
+# Span and metric attributes: OpenTelemetry GenAI and MCP conventions.
 OPERATION_NAME: Final = "gen_ai.operation.name"
 TOOL_NAME: Final = "gen_ai.tool.name"
 AGENT_NAME: Final = "gen_ai.agent.name"
 ERROR_TYPE: Final = "error.type"
+METHOD_NAME: Final = "mcp.method.name"
 
 EXECUTE_TOOL: Final = "execute_tool"
 """The operation, and the first word of our spans' names."""
@@ -57,3 +58,6 @@ QUEUE_DEPTH: Final = "callgate.queue.depth"
 QUEUE_WAIT_SUM: Final = "callgate.queue.wait.sum"
 QUEUE_WAIT_COUNT: Final = "callgate.queue.wait.count"
 AUDIT_DROPPED: Final = "callgate.audit.dropped"
+REQUESTS: Final = "callgate.requests"
+FRAMES_REJECTED: Final = "callgate.frames.rejected"
+STRAYS: Final = "callgate.strays"

@@ -39,6 +39,12 @@ def takes_any_version(agent: Any) -> None:
     agent.LEGACY = All(agent.LEGACY)
 
 
+def has_other_tools(agent: Any) -> None:
+    tools = {f"other_{name}": tool for name, tool in agent.TOOLS.items()}
+    agent.TOOLS.clear()
+    agent.TOOLS.update(tools)
+
+
 def names_a_tool_twice(agent: Any) -> None:
     agent.Mcp._listed = lambda *_: {"name": "same", "inputSchema": {}}
 

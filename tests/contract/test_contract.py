@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from callgate.cli.contract import app
 from callgate.contract import CheckResult, Tools, run_contract
-from callgate.contract.results import CHECKS, Times, ToolUse
+from callgate.contract.results import CHECKS, Times, ToolUse, UnknownCheck
 
 if TYPE_CHECKING:
     from callgate.contract.suite import Protocol
@@ -117,12 +117,42 @@ async def test_a_fault_in_one_check_is_not_reported_by_the_next() -> None:
     assert list(failures(results)) == ["malformed: not JSON", "malformed: truncated"]
 
 
-async def test_an_agent_without_a_tool_for_a_check_is_not_blamed() -> None:
+@pytest.mark.parametrize("protocol", ["mcp", "runtime"])
+async def test_an_agent_without_a_tool_for_a_check_is_not_blamed(protocol: Protocol) -> None:
+    command = [*BROKEN, "has_other_tools", "--protocol", protocol]
+
+    results = await run_contract(command, protocol, times=TIMES, only=["call", "error shaping"])
+
+    assert [(one.outcome, one.detail) for one in results] == [
+        ("skipped", "the agent has no tool hello_world; name one with --call"),
+        ("passed", results[1].detail),
+    ]
+    assert results[1].detail.endswith("no tool invalid_input; name one with --invalid")
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "runtime"])
+async def test_a_tool_that_somebody_named_must_be_there(protocol: Protocol) -> None:
     tools = Tools(call=ToolUse("no_such_tool", {}))
+    command = [*AGENT, "--protocol", protocol]
 
-    [result] = await run_contract(AGENT, tools=tools, times=TIMES, only=["call"])
+    results = await run_contract(command, protocol, tools=tools, times=TIMES, only=["call"])
 
-    assert result.outcome == "skipped"
+    assert failures(results) == {"call": "the agent has no tool no_such_tool"}
+
+
+async def test_how_an_agent_ended_is_said() -> None:
+    talks = [sys.executable, "-c", "print('hello'); raise SystemExit(3)"]
+
+    [result] = await run_contract(talks, times=IMPATIENT)
+
+    assert result.detail == (
+        "no answer before it ended with exit code 3; 1 of its frames are no messages"
+    )
+
+
+async def test_a_check_that_does_not_exist_is_no_success() -> None:
+    with pytest.raises(UnknownCheck, match="there is no check 'cancle'"):
+        await run_contract(AGENT, only=["cancle"])
 
 
 @pytest.mark.parametrize("command", [["/no/such/command"], [sys.executable, "-c", ""]])
@@ -164,8 +194,14 @@ class TestCommand:
 
         assert CliRunner().invoke(app, arguments).exit_code == 0
 
+    def test_an_agent_that_does_not_start_is_told_how_to_find_out_why(self) -> None:
+        answer = CliRunner().invoke(app, ["--", "/no/such/command"])
+
+        assert "it cannot be started: No such file or directory" in answer.stdout
+        assert "--agent-stderr pass" in answer.stderr
+
     @pytest.mark.parametrize(
-        "arguments", [["--protocol", "http"], ["--call", "x=1"], ["--call", "x={"]]
+        "arguments", [["--protocol", "http"], ["--call", "x=1"], ["--call", "x={"], ["--only", "y"]]
     )
     def test_what_it_does_not_understand_is_exit_code_2(self, arguments: list[str]) -> None:
         assert CliRunner().invoke(app, [*arguments, "--", *AGENT]).exit_code == 2

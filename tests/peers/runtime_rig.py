@@ -107,9 +107,9 @@ class Agent:
 
 @asynccontextmanager
 async def runtime_rig(
-    tmp_path: Path, clock: Clock, text: str = POLICY
+    tmp_path: Path, clock: Clock, text: str = POLICY, **options: Any
 ) -> AsyncIterator[tuple[Rig, Agent]]:
     """A gate whose agent was started and has not spoken yet."""
-    async with rig(tmp_path, clock, text, kind=RuntimeAgent) as gate:
+    async with rig(tmp_path, clock, text, kind=RuntimeAgent, **options) as gate:
         gate.peer.expect(TOKEN)
         yield gate, Agent(gate)

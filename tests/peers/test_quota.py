@@ -170,3 +170,37 @@ async def test_only_so_many_wait_for_a_budget(tmp_path: Path, clock: Clock, stor
         await settle(gate)
         assert len(gate.to_agent()) == 3
         assert [code_of(message) for message in gate.to_client()] == ["limit.quota"] * 253
+
+
+SHADOWED = POLICY.replace("quota: 3/hour", "quota: {limit: 3/hour, mode: shadow}")
+
+
+async def test_a_quota_in_shadow_lets_calls_pass_though_its_store_fails(
+    tmp_path: Path, clock: Clock, store: Store
+) -> None:
+    store.broken = True
+    async with rig(tmp_path, clock, SHADOWED) as gate:
+        gate.client(call("a"))
+
+        await settle(gate)
+
+        gate.agent(answer(gate.one_to_agent()["id"]))
+        assert gate.to_client() == [answer("a")]
+        gate.assert_idle()
+
+
+async def test_a_quota_in_shadow_holds_a_call_up_only_shortly(
+    tmp_path: Path, clock: Clock, store: Store
+) -> None:
+    store.go.clear()
+    async with rig(tmp_path, clock, SHADOWED) as gate:
+        gate.client(call("a"))
+        assert gate.to_agent() == []
+
+        gate.pass_ms(300)
+
+        gate.agent(answer(gate.one_to_agent()["id"]))
+        assert gate.to_client() == [answer("a")]
+        store.go.set()
+        await settle(gate)
+        gate.assert_idle()

@@ -218,6 +218,20 @@ async def test_a_call_becomes_a_message_and_its_result_an_answer(
     assert events(tmp_path, "tool.call.") == ["admitted", "completed"]
 
 
+async def test_a_call_without_a_deadline_is_sent_without_a_timeout(
+    tmp_path: Path, clock: Clock
+) -> None:
+    unlimited = POLICY.replace("timeout: 10s, max_timeout: 60s", "timeout: unlimited").replace(
+        "web: {", "web: {max_timeout: unlimited, "
+    )
+    async with runtime_rig(tmp_path, clock, unlimited) as (gate, agent):
+        agent.shake_hands()
+
+        gate.client(call("a"))
+
+        assert "timeout_ms" not in agent.one_heard()["payload"]
+
+
 @pytest.mark.parametrize(
     ("payload", "result"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -130,6 +131,28 @@ class TestExplain:
         assert {row["value"] for row in json.loads(done.stdout) if row["key"] == "timeout"} == {
             "15s"
         }
+
+    def test_what_an_agent_does_not_list_is_under_one_pattern_and_that_is_said(
+        self, tmp_path: Path
+    ) -> None:
+        text = 'agents: {web: {tools: {"read_*": {timeout: 2s}, "*_file": {rate: 5/minute}}}}'
+        file = write(tmp_path, {"p.yaml": text})
+        asked = ["explain", str(file), "--agent", "web", "--tool", "read_file", "--json"]
+
+        listed, unlisted = runner.invoke(app, asked), runner.invoke(app, [*asked, "--unlisted"])
+
+        assert "one that it does not list is under 'read_*' alone" in listed.stderr
+        assert unlisted.stderr == ""
+        scopes = [
+            {row["scope"] for row in json.loads(done.stdout) if row["key"] == "rate"}
+            for done in (listed, unlisted)
+        ]
+        assert scopes == [{"agent:web", "tool:web/read_file"}, {"agent:web"}]
+        policy = Policy.load(file)
+        assert json.loads(unlisted.stdout) == [
+            msgspec.structs.asdict(row)
+            for row in policy.explain("web", policy.tool_key("web", "read_file"))
+        ]
 
     def test_a_bad_file_is_no(self, bad: Path) -> None:
         assert runner.invoke(app, ["explain", str(bad), "--agent", "web"]).exit_code == 1

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from callgate import AuditUnavailable, Router, ToolCall
+from callgate.audit import AuditLog
 from callgate.audit import writer as writer_module
 from callgate.audit.verify import verify
+from callgate.model import AuditSpec
 from tests.audit.helpers import run_python
 from tests.router.helpers import (
     FOREVER_S,
@@ -500,3 +502,28 @@ async def test_a_trace_id_is_written_down(tmp_path: Path) -> None:
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize("on_failure", ["fail_closed", "drop"])
+async def test_a_former_log_is_closed_though_its_last_end_could_not_be_written(
+    tmp_path: Path, disk: Disk, on_failure: str
+) -> None:
+    gate = Gate()
+    made = policy(LIMITED, audit=tmp_path / "old", audit_more=f", on_failure: {on_failure}")
+    async with running(made, tmp_path, {"web/gate": gate}) as router:
+        task = asyncio.create_task(router.call(call("web/gate")))
+        await gate.entered()
+        await router.reload(policy(LIMITED, audit=tmp_path / "new"))
+        former = router.engine.recorders[1]
+        disk.room = 0
+
+        gate.open()
+        await asyncio.wait([task])
+
+        disk.room = None
+        assert former.log is None
+        if on_failure == "fail_closed":
+            assert isinstance(task.exception(), AuditUnavailable)
+    recovered = AuditLog.open(AuditSpec(str(tmp_path / "old")), policy="x")
+    recovered.close()
+    assert [event for event, _ in ends(tmp_path / "old")] == ["lost"]

@@ -733,3 +733,23 @@ async def test_an_inner_deadline_is_the_inner_calls_affair(
             assert (await refused(task)).code == "limit.timeout"
             assert seen == []
         assert_nothing_is_left(router)
+
+
+async def test_a_job_that_never_began_has_an_end_though_its_grace_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    made = policy(ONE, audit=tmp_path / "audit")
+    async with running(made, tmp_path, {"web/echo": echo}) as router:
+        job = router.submit(call("web/echo"))
+        job.cancel()
+        clock.expire(router, 2_000)  # its slot has been given back
+        assert used_slots(router) == {}
+        task = job._task
+        assert task is not None
+
+        task.cancel()  # as whoever awaits it does who is cancelled, before its first step
+
+        await turns()
+        assert_nothing_is_left(router)
+    assert call_events(tmp_path / "audit") == ["admitted", "cancelled"]

@@ -14,6 +14,7 @@ import pytest
 from callgate import Policy, QuotaExceeded, Router, ToolCall
 from callgate.errors import LimitInfo
 from callgate.limits import quota_store
+from callgate.limits.quota import Quota
 from callgate.limits.quota_store import QuotaStore
 from callgate.router import engine as engine_module
 from callgate.router import quotas as quotas_module
@@ -23,6 +24,7 @@ from tests.router.helpers import (
     FOREVER_S,
     Gate,
     assert_nothing_is_left,
+    audit_lines,
     call,
     call_events,
     echo,
@@ -36,6 +38,8 @@ from tests.router.helpers import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from callgate.router.lanes import Lane
 
 FIVE = """
 version: 1
@@ -470,3 +474,66 @@ async def test_a_job_whose_store_fails_and_whom_nobody_awaits_logs_nothing(
         await turns()
 
     assert caplog.records == []
+
+
+async def test_who_comes_as_a_block_has_just_been_spent_waits_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that has ended is known for one more turn of the loop."""
+    router = Router(policy(FIVE), state_dir=tmp_path)
+    router.add_tool("web", "echo", echo)
+    come_late: list[asyncio.Task[Any]] = []
+    give, in_hand = Quota.give, quotas_module.Quotas.in_hand
+    asked = 0
+
+    def give_and_let_others_come(quota: Quota, *block: int) -> None:
+        give(quota, *block)
+        if not come_late:  # they run before whoever waits for this block does
+            come_late.extend(
+                asyncio.create_task(router.call(call(caller="alice"))) for _ in range(2)
+            )
+
+    def count(quotas: quotas_module.Quotas, lane: Lane) -> bool:
+        nonlocal asked
+        asked += 1
+        assert asked < 10_000, "it does not wait, it spins"
+        return in_hand(quotas, lane)
+
+    monkeypatch.setattr(Quota, "give", give_and_let_others_come)
+    monkeypatch.setattr(quotas_module.Quotas, "in_hand", count)
+    async with router:
+        await within(router.call(call(caller="alice")))
+
+        await within(asyncio.gather(*come_late))
+
+        assert len(come_late) == 2
+
+
+async def test_a_refusal_for_want_of_the_store_has_the_ids_of_its_job(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    audit = tmp_path / "audit"
+    mine = "01a1eede-16bf-71a4-8f92-00000000109f"
+    async with running(policy(FIVE, audit=audit), tmp_path) as router:
+        job = router.submit(ToolCall("web", "echo", correlation_id=mine))
+
+        error = await refused(job)
+
+        assert (error.code, error.request_id) == ("state.unavailable", job.request_id)
+    (denied,) = [line for line in audit_lines(audit) if line["event"] == "tool.call.denied"]
+    assert (denied["request_id"], denied["correlation_id"]) == (job.request_id, mine)
+
+
+async def test_the_end_does_not_wait_for_a_store_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas_module, "CLOSE_S", 0.05)
+    async with running(policy(FIVE), tmp_path) as router:
+        await router.call(call(caller="carol"))
+        hanging = Hanging(monkeypatch)
+        job = router.submit(call(caller="alice"))
+        await until(hanging.entered.is_set)
+
+        await within(router.__aexit__(None, None, None))
+
+        hanging.go_on.set()
+        assert (await refused(job)).code == "tool.canceled"
