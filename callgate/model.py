@@ -251,6 +251,18 @@ class ResourceLimits(msgspec.Struct, frozen=True, gc=False):
     core_bytes: int | None = None
 
 
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What a run uses now, or used until its end. `None`: nobody measured it."""
+
+    cpu_ns: int | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    pids: int | None = None
+    disk_bytes: int | None = None
+    files: int | None = None
+    connections: int | None = None
+
+
 class MountSpec(msgspec.Struct, frozen=True, gc=False):
     """A path of the host that a contained process sees at the same place."""
 

@@ -1401,6 +1401,23 @@ LAUNCHER: Final = (
         ),
     ),
     Requirement(
+        "monitor.shown",
+        "cpu, memory, disk, pids and connections of a process are in `snapshot()` and in "
+        "metrics, one series an agent",
+        ("launcher: monitor", "design: Telemetry"),
+        (
+            "tests/gate/test_usage.py::test_a_snapshot_has_what_an_agents_process_uses_now",
+            "tests/gate/test_usage.py::test_the_same_is_in_the_metrics_that_the_sdk_collects",
+            "tests/gate/test_usage.py::test_the_next_run_of_an_agent_goes_on_with_its_processor_time",
+            "tests/telemetry/test_usage.py::test_a_live_process_has_one_series_of_each_metric",
+            "tests/telemetry/test_usage.py::test_what_nobody_measured_is_not_reported_as_nothing",
+            "tests/telemetry/test_usage.py::test_processor_time_is_added_up_over_restarts_and_never_shrinks",
+            "tests/telemetry/test_usage.py::test_a_process_that_is_gone_uses_nothing",
+            "tests/telemetry/test_usage.py::test_restarts_make_no_further_series",
+            "tests/launcher/test_watch.py::test_processor_time_of_processes_that_have_ended_is_not_forgotten",
+        ),
+    ),
+    Requirement(
         "capture.bounds",
         "stdout and stderr are bounded by line and in all, marked, drained and not buffered",
         ("launcher: capture",),
@@ -1981,11 +1998,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
 )
 
 GAPS: Final[tuple[Gap, ...]] = (
-    Gap(
-        "cpu, memory, disk, pids and connections of a process in `snapshot()` and in metrics",
-        "launcher: monitor",
-        "a run and the history have them; the router does not",
-    ),
     Gap(
         "a plugin's launcher behind `callgate run`",
         "launcher: plan",

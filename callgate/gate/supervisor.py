@@ -190,6 +190,7 @@ class Supervisor:
         peer.outbox.pipe = connection.writer
         peer.expect(run.token)
         self.on_connected(connection)
+        self._hub.router.usages.of(peer.name).began(run)
         self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
         if any(_is_lacking(effect) for effect in run.effective.values()):
             event: EventName = "agent.containment_degraded"
@@ -208,6 +209,7 @@ class Supervisor:
         peer.died(stopped.reason, stopped.limit, again=again)
         if peer.is_wanted or self._stop.is_set():
             self._wanted.set()
+        self._hub.router.usages.of(peer.name).ended(stopped.state, stopped.usage)
         limit = stopped.limit
         self._hub.record(
             _EVENTS.get(stopped.state, "agent.run_crashed"),

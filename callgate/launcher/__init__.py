@@ -27,7 +27,8 @@ import sys
 
 from callgate.launcher.entry import find_launcher
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
-from callgate.launcher.protocol import Effect, Launcher, LaunchRefused, Run, Stopped, Usage
+from callgate.launcher.protocol import Effect, Launcher, LaunchRefused, Run, Stopped
+from callgate.model import Usage
 
 if sys.platform == "win32":
     from callgate.launcher.portable import PortableLauncher as LocalLauncher

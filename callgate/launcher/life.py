@@ -20,7 +20,8 @@ import msgspec
 
 from callgate.errors import LimitInfo
 from callgate.launcher.cgroup import Counters
-from callgate.launcher.protocol import Stopped, Usage
+from callgate.launcher.protocol import Stopped
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from callgate.launcher.holdings import Holdings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from callgate.errors import AgentUnavailable, LimitInfo
-from callgate.model import RunState, StopReason
+from callgate.model import RunState, StopReason, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,18 +44,6 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
     status: Status
     reason: str = ""
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What a run uses now, or used until its end. `None`: nobody measured it."""
-
-    cpu_ns: int | None = None
-    memory_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    pids: int | None = None
-    disk_bytes: int | None = None
-    files: int | None = None
-    connections: int | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -133,7 +121,7 @@ class Run(Protocol):
     def token(self) -> str | None: ...
 
     def usage(self) -> Usage:
-        """The last look at it; never blocks."""
+        """The last look at it; never blocks, and exporters ask from threads of their own."""
 
     async def stop(self, reason: StopReason, grace_ns: int | None = None) -> Stopped:
         """Ask the agent to end, wait the grace (the spec's, if None), then kill its tree."""

@@ -45,6 +45,7 @@ from callgate.router.tools import Tool, ToolFunction
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 from callgate.telemetry.spans import Spans
+from callgate.telemetry.usage import Usages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -101,6 +102,7 @@ class Router:
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
         self._logs = logs.Logs(self.engine.recorders, sinks, batched=batched)
         self._meter_provider = meter_provider
+        self.usages = Usages()
         self._metrics: Metrics | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lets_in = False
@@ -208,8 +210,8 @@ class Router:
         return self.policy.explain(agent, tool, caller)
 
     def snapshot(self) -> dict[str, Any]:
-        """Live usage: counters, queues, calls in flight, the audit log."""
-        return snapshot(self.engine, self._lanes, self._counters, monotonic_ns())
+        """Live usage: counters, queues, calls in flight, agents' processes, the audit log."""
+        return snapshot(self.engine, self._lanes, self._counters, self.usages, monotonic_ns())
 
     async def reload(self, policy: Policy) -> None:
         """Put new calls under another policy.
@@ -266,6 +268,7 @@ class Router:
         self._metrics = Metrics(
             self._lanes.stats,
             counters={names.AUDIT_DROPPED: lambda: self._logs.dropped},
+            usages=self.usages.all,
             meter_provider=self._meter_provider,
         )
         recorder.write(Event(event="policy.loaded", policy=policy.revision))
