@@ -210,6 +210,8 @@ _LOW_COUNT = len(_LOW)
 # What a policy says of an agent's process, compiled for a launcher.
 
 Level = Literal["strict", "standard", "network", "privileged"]
+BUILT_IN = "local"
+"""The launcher that is part of this package; others are found by their entry points."""
 RunState = Literal["starting", "running", "paused", "stopped", "crashed"]
 StopReason = Literal[
     "exited",
@@ -297,6 +299,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
 
     agent: str
     command: tuple[str, ...]
+    launcher: str = BUILT_IN
     level: Level = "privileged"
     contained: bool = False
     """Whether the policy has a `containment` for it, of whatever level."""

@@ -1102,6 +1102,28 @@ LAUNCHER: Final = (
             "tests/launcher/test_plugins.py::test_a_launcher_is_found_by_its_entry_point",
             "tests/launcher/test_plugins.py::test_a_name_that_nobody_has_is_answered_with_those_that_exist",
             "tests/launcher/test_plugins.py::test_the_example_refuses_what_it_cannot_hold",
+            "tests/launcher/test_plugins.py::test_a_launcher_that_fails_to_close_does_not_spare_the_others",
+        ),
+    ),
+    Requirement(
+        "launch.named",
+        "a policy or an option names the launcher behind `run` and `exec`; one that is not there "
+        "is refused before anything is launched",
+        ("launcher: plan", "design: Launcher"),
+        (
+            "tests/gate/test_launchers.py::test_a_gate_starts_its_agent_with_the_launcher_that_is_named",
+            "tests/gate/test_launchers.py::test_without_a_name_no_plugin_is_asked",
+            "tests/gate/test_launchers.py::test_a_launcher_that_nobody_has_is_refused_before_anything_is_launched",
+            "tests/gate/test_launchers.py::test_a_launcher_that_cannot_be_loaded_is_refused_with_the_reason",
+            "tests/gate/test_launchers.py::test_what_a_plugin_cannot_hold_is_refused",
+            "tests/gate/test_launchers.py::test_a_reload_that_names_an_unknown_launcher_changes_nothing",
+            "tests/gate/test_launchers.py::test_a_reloaded_launcher_starts_the_next_run",
+            "tests/gate/test_launchers.py::test_what_another_launcher_has_paused_is_given_up",
+            "tests/gate/test_launchers.py::test_exec_runs_a_command_with_the_launcher_that_is_named",
+            "tests/gate/test_launchers.py::test_exec_takes_the_launcher_from_a_policy",
+            "tests/gate/test_launchers.py::test_exec_with_a_launcher_that_nobody_has_is_125",
+            "tests/gate/test_launchers.py::test_check_warns_of_a_launcher_that_is_not_installed_here",
+            "tests/gate/test_launchers.py::test_a_plan_is_never_shown_for_another_launcher_than_the_agents",
         ),
     ),
     Requirement(
@@ -1998,11 +2020,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
 )
 
 GAPS: Final[tuple[Gap, ...]] = (
-    Gap(
-        "a plugin's launcher behind `callgate run`",
-        "launcher: plan",
-        "a program can find one by name; no command and no key of the policy names one",
-    ),
     Gap(
         "200 slow connections, all closed in time",
         "figures: reliability 8",

@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 from callgate.launcher.capture import Head, drain
-from callgate.launcher.entry import find_launcher
+from callgate.launcher.entry import Launchers
 from callgate.launcher.history import History, RunRecord, default_path
 from callgate.launcher.message import explain
 from callgate.launcher.protocol import LaunchRefused
@@ -135,7 +135,7 @@ async def interact(spec: LaunchSpec) -> Answer:
 @asynccontextmanager
 async def launched(spec: LaunchSpec) -> AsyncIterator[Run | Answer]:
     """The run, or why there is none; nothing of it is left behind."""
-    launcher = find_launcher()
+    launcher = Launchers()
     run_id = RequestIds(time.time_ns() // _MS_NS, os.urandom(4)).next()
     try:
         with Signals() as signals:

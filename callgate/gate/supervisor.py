@@ -73,6 +73,7 @@ class Supervisor:
         self._again = False
         """Whether the process was ended in order to be started again."""
         self._started_ns = 0
+        self._launched_by = spec.launcher
         self._peer: AgentPeer | None = None
         self._run: Run | None = None
         self._connection: Connection | None = None
@@ -177,6 +178,10 @@ class Supervisor:
         self._hub.flush()
 
     async def _launch(self, paused: Run | None) -> Run:
+        if paused is not None and self._launched_by != self._spec.launcher:
+            await paused.discard()  # another launcher knows nothing of it
+            paused = None
+        self._launched_by = self._spec.launcher
         return await self._launcher.launch(
             self._spec, run_id=new_run_id(), on_warning=self._warn, resume=paused
         )
