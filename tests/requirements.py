@@ -1319,6 +1319,8 @@ LAUNCHER: Final = (
             "tests/launcher/test_life.py::test_somebodys_sigkill_is_a_signal_and_not_out_of_memory",
             "tests/launcher/test_life.py::test_our_own_kill_has_the_reason_that_we_gave",
             "tests/launcher/test_life.py::test_an_agent_that_ends_with_a_code_has_crashed",
+            "tests/launcher/test_life.py::test_an_exit_in_a_sandbox_is_told_from_a_signal_where_the_kernel_knows",
+            "tests/containment/test_runs.py::test_a_code_that_an_agent_in_a_sandbox_exits_with_is_not_a_signal",
             "tests/containment/test_limits.py::test_the_limit_that_ended_a_run_is_told",
         ),
     ),
