@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 import typer
 
+from callgate.cli.exec import AGENT
 from callgate.launcher.capture import Head, drain
 from callgate.launcher.entry import Launchers
 from callgate.launcher.history import History, RunRecord, default_path
@@ -245,7 +246,7 @@ async def recorded(run: Run, agent: str) -> Stopped:
         limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
     )
     await asyncio.to_thread(_put, record)
-    message = explain(agent, stopped)
+    message = explain(agent, stopped, options=agent == AGENT)
     if message is not None:
         typer.echo(message, err=True)
     return stopped

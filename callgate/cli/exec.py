@@ -173,6 +173,8 @@ def _from_policy(file: Path, agent: str | None, command: list[str]) -> LaunchSpe
     if agent is None and len(policy.agents) > 1:
         names = ", ".join(sorted(policy.agents))
         raise typer.BadParameter(f"say which agent it is: {names}", param_hint="--agent")
+    if agent is not None and agent not in policy.agents:
+        typer.echo(f"callgate: {file} names no agent {agent!r}; it gets the defaults", err=True)
     spec = policy.launch_spec(agent or next(iter(policy.agents), AGENT), command)
     usual = _defaults(command)
     if not spec.contained:

@@ -56,7 +56,7 @@ def test_runs_are_shown_newest_first_with_reason_and_use() -> None:
     header, live, oom = result.output.splitlines()
     assert header.split()[:4] == ["started", "agent", "state", "reason"]
     assert live.split()[2:] == ["db", "running", "r2"]
-    end = "web paused oom 1.5 s signal 9 250 ms 256 MiB memory 268435456 r1"
+    end = "web paused oom 1.5 s signal 9 250 ms 256 MiB memory 256 MiB r1"
     assert oom.split()[2:] == end.split()
     assert "\x1b" not in result.output
 
@@ -79,6 +79,7 @@ def test_without_any_run_nothing_is_made_and_nothing_is_wrong() -> None:
     result = invoke()
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no runs yet\n")
+    assert invoke("--agent", "web").stderr == "no runs of agent web\n"
     assert invoke("--json").stdout == "[]\n"
     assert not default_path().exists()
 
