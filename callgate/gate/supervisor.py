@@ -197,9 +197,15 @@ class Supervisor:
         self.on_connected(connection)
         self._hub.router.usages.of(peer.name).began(run)
         self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
-        if any(_is_lacking(effect) for effect in run.effective.values()):
-            event: EventName = "agent.containment_degraded"
-            self._hub.record(event, agent=peer.name, run_id=run.run_id)
+        for feature, effect in run.effective.items():
+            if _is_lacking(effect):
+                self._hub.record(
+                    "agent.containment_degraded",
+                    agent=peer.name,
+                    run_id=run.run_id,
+                    code=effect.status,
+                    limit=feature,
+                )
         if again:
             peer.started()
         self._hub.flush()
@@ -248,6 +254,7 @@ class Supervisor:
             self._hub.record(
                 "agent.resource_warning",
                 agent=peer.name,
+                run_id=None if self._run is None else self._run.run_id,
                 limit=f"{limit.type} {limit.scope} {limit.limit}",
             )
             self._hub.flush()
