@@ -1180,6 +1180,8 @@ LAUNCHER: Final = (
         ("launcher: levels", "design: Launcher"),
         (
             "tests/launcher/test_plan.py::test_a_level_without_its_means_is_refused_with_all_that_is_missing",
+            "tests/launcher/test_plan.py::test_what_one_thing_is_missing_for_is_said_once",
+            "tests/launcher/test_plan.py::test_a_level_that_is_had_says_what_comes_with_it_and_does_not_hold",
             "tests/launcher/test_plan.py::test_a_refusal_can_be_allowed_and_then_the_plan_carries_its_gaps",
             "tests/containment/test_runs.py::test_a_level_that_cannot_be_had_is_refused_with_every_gap",
             "tests/containment/test_runs.py::test_degraded_containment_is_allowed_only_explicitly_and_said_aloud",
@@ -1391,6 +1393,7 @@ LAUNCHER: Final = (
             "tests/launcher/test_history.py::test_a_run_whose_callgate_is_gone_ended_with_it",
             "tests/launcher/test_cli_runs.py::test_runs_are_shown_newest_first_with_reason_and_use",
             "tests/launcher/test_cli_runs.py::test_json_has_every_member",
+            "tests/launcher/test_cli_runs.py::test_a_narrow_terminal_loses_whole_columns_and_never_half_a_number",
         ),
     ),
     Requirement(

@@ -30,6 +30,7 @@ _COLUMNS = (
     "limit",
     "run",
 )
+_SPARE = ("run", "cpu", "peak memory", "exit")
 _COLOURS = {
     "running": "green",
     "starting": "green",
@@ -53,7 +54,8 @@ def runs(
         typer.echo(msgspec.json.format(msgspec.json.encode(records), indent=2).decode())
     elif records:
         rows = [_row(record) for record in records]
-        table.show(_COLUMNS, rows, colours=_COLOURS, right=("lasted", "exit", "cpu", "peak memory"))
+        numbers = ("lasted", "exit", "cpu", "peak memory")
+        table.show(_COLUMNS, rows, colours=_COLOURS, right=numbers, spare=_SPARE)
     else:
         typer.echo("no runs yet" if agent is None else f"no runs of agent {agent}", err=True)
 

@@ -20,7 +20,7 @@ from callgate.launcher.life import LocalRun
 from callgate.launcher.monitoring import Monitor
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
 from callgate.launcher.process import Refused, WardenProcess
-from callgate.launcher.protocol import LaunchRefused
+from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.launcher.shim import describe
 from callgate.launcher.stdio import Stdio
 
@@ -94,7 +94,7 @@ class LocalLauncher:
             raise ValueError(f"the launcher is closed, or has a run {run_id} already")
         decided = await self.plan(spec)
         if decided.gaps:
-            gaps = "; ".join(f"{name}: {why}" for name, why in decided.gaps.items())
+            gaps = gaps_text(decided.gaps)
             _LOG.error("agent %s runs with degraded containment: %s", spec.agent, gaps)
         if resume is None:
             held = await self._hold(decided, run_id)

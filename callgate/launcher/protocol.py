@@ -79,8 +79,15 @@ class LaunchRefused(AgentUnavailable):
 
     def describe(self) -> str:
         what = "the agent" if self.agent is None else f"agent {self.agent}"
-        gaps = "; ".join(f"{feature}: {reason}" for feature, reason in self.gaps.items())
-        return f"{what} was not started ({self.stage}): {gaps}"
+        return f"{what} was not started ({self.stage}): {gaps_text(self.gaps)}"
+
+
+def gaps_text(gaps: Mapping[str, str]) -> str:
+    """Every gap for a person: what one thing is missing for stands together."""
+    features: dict[str, list[str]] = {}
+    for feature, reason in gaps.items():
+        features.setdefault(reason, []).append(feature)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in features.items())
 
 
 class Run(Protocol):

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from callgate.cli import runs
+from callgate.cli.table import fitting
 from callgate.launcher.history import History, RunRecord, default_path
 from tests.launcher.helpers import on_a_terminal
 
@@ -101,3 +102,15 @@ def test_a_terminal_gets_a_table_in_colour() -> None:
 
     assert code == 0
     assert "\x1b[33mpaused" in shown
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [(30, [0, 1, 2, 3]), (29, [0, 1, 3]), (22, [0, 1, 3]), (21, [0, 3]), (5, [0, 3])],
+)
+def test_a_narrow_terminal_loses_whole_columns_and_never_half_a_number(
+    room: int, shown: list[int]
+) -> None:
+    columns = ("started", "cpu", "run", "reason")
+
+    assert fitting(columns, (7, 3, 6, 6), ("run", "cpu"), room) == shown
