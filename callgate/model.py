@@ -210,6 +210,8 @@ _LOW_COUNT = len(_LOW)
 # What a policy says of an agent's process, compiled for a launcher.
 
 Level = Literal["strict", "standard", "network", "privileged"]
+BUILT_IN = "local"
+"""The launcher that is part of this package; others are found by their entry points."""
 RunState = Literal["starting", "running", "paused", "stopped", "crashed"]
 StopReason = Literal[
     "exited",
@@ -251,6 +253,18 @@ class ResourceLimits(msgspec.Struct, frozen=True, gc=False):
     core_bytes: int | None = None
 
 
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What a run uses now, or used until its end. `None`: nobody measured it."""
+
+    cpu_ns: int | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    pids: int | None = None
+    disk_bytes: int | None = None
+    files: int | None = None
+    connections: int | None = None
+
+
 class MountSpec(msgspec.Struct, frozen=True, gc=False):
     """A path of the host that a contained process sees at the same place."""
 
@@ -285,6 +299,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
 
     agent: str
     command: tuple[str, ...]
+    launcher: str = BUILT_IN
     level: Level = "privileged"
     contained: bool = False
     """Whether the policy has a `containment` for it, of whatever level."""

@@ -10,6 +10,9 @@ A package that ships it names it in its `pyproject.toml`:
     [project.entry-points."callgate.launchers"]
     docker = "launcher_plugin:DockerLauncher"
 
+and then `launcher: docker` of an agent in a policy has it, or the option `--launcher docker` of
+`callgate run` and `callgate exec`.
+
 Windows Job Objects, Apple's containers, Kubernetes or a microVM are done the same way.
 """
 
@@ -53,20 +56,18 @@ class DockerLauncher:
         resume: Run | None = None,
     ) -> ContainerRun:
         """Start a container; refuses what the engine cannot hold."""
-        limits = msgspec.structs.asdict(spec.limits)
-        unheld = {
-            name: "this launcher does not hold it"
-            for name, value in limits.items()
-            if value is not None and name not in (*HELD, "wall_time_ns")
-        }
-        if resume is not None or unheld:
-            raise LaunchRefused(agent=spec.agent, gaps=unheld or {"resume": "not supported"})
+        gaps = unheld(spec)
+        if resume is not None:
+            gaps["resume"] = "not supported"
+        if gaps:
+            raise LaunchRefused(agent=spec.agent, gaps=gaps)
         name = f"callgate-{run_id}"
         outer = LaunchSpec(
             agent=spec.agent,
             command=(ENGINE, "run", "--name", name, *options(spec), IMAGE, *spec.command),
             limits=ResourceLimits(wall_time_ns=spec.limits.wall_time_ns),
             env=EnvSpec(withheld=spec.env.withheld),
+            monitor_interval_ns=spec.monitor_interval_ns,
             kill_grace_ns=spec.kill_grace_ns,
         )
         run = await self._local.launch(outer, run_id=run_id, on_warning=on_warning)
@@ -75,6 +76,26 @@ class DockerLauncher:
     async def aclose(self) -> None:
         """End every client; `--rm` and `--init` let the engine clean up behind it."""
         await self._local.aclose()
+
+
+def unheld(spec: LaunchSpec) -> dict[str, str]:
+    """What was asked for and cannot be had, with the reason. Nothing falls away in silence.
+
+    A limit that nobody wrote, only `containment` brings it, is no reason to refuse.
+    """
+    limits = msgspec.structs.asdict(spec.limits)
+    if "disk" in spec.assumed:
+        limits["disk_bytes"] = None
+    gaps = {
+        name: "this launcher does not hold it"
+        for name, value in limits.items()
+        if value is not None and name not in (*HELD, "wall_time_ns")
+    }
+    if spec.protocol == "runtime":
+        gaps["protocol"] = "a container gets no socket of ours"
+    if spec.terminal:
+        gaps["terminal"] = "not supported"
+    return gaps
 
 
 def options(spec: LaunchSpec) -> list[str]:
@@ -115,6 +136,8 @@ def effects(spec: LaunchSpec) -> dict[str, Effect]:
     found |= dict.fromkeys(("namespaces", "filesystem", "seccomp", "environment"), by_engine)
     if spec.level in ("strict", "standard"):
         found["network"] = by_engine
+    if spec.limits.disk_bytes is not None:
+        found["disk"] = Effect("absent", "this launcher does not hold it")
     return found
 
 

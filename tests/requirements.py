@@ -1127,6 +1127,28 @@ LAUNCHER: Final = (
             "tests/launcher/test_plugins.py::test_a_launcher_is_found_by_its_entry_point",
             "tests/launcher/test_plugins.py::test_a_name_that_nobody_has_is_answered_with_those_that_exist",
             "tests/launcher/test_plugins.py::test_the_example_refuses_what_it_cannot_hold",
+            "tests/launcher/test_plugins.py::test_a_launcher_that_fails_to_close_does_not_spare_the_others",
+        ),
+    ),
+    Requirement(
+        "launch.named",
+        "a policy or an option names the launcher behind `run` and `exec`; one that is not there "
+        "is refused before anything is launched",
+        ("launcher: plan", "design: Launcher"),
+        (
+            "tests/gate/test_launchers.py::test_a_gate_starts_its_agent_with_the_launcher_that_is_named",
+            "tests/gate/test_launchers.py::test_without_a_name_no_plugin_is_asked",
+            "tests/gate/test_launchers.py::test_a_launcher_that_nobody_has_is_refused_before_anything_is_launched",
+            "tests/gate/test_launchers.py::test_a_launcher_that_cannot_be_loaded_is_refused_with_the_reason",
+            "tests/gate/test_launchers.py::test_what_a_plugin_cannot_hold_is_refused",
+            "tests/gate/test_launchers.py::test_a_reload_that_names_an_unknown_launcher_changes_nothing",
+            "tests/gate/test_launchers.py::test_a_reloaded_launcher_starts_the_next_run",
+            "tests/gate/test_launchers.py::test_what_another_launcher_has_paused_is_given_up",
+            "tests/gate/test_launchers.py::test_exec_runs_a_command_with_the_launcher_that_is_named",
+            "tests/gate/test_launchers.py::test_exec_takes_the_launcher_from_a_policy",
+            "tests/gate/test_launchers.py::test_exec_with_a_launcher_that_nobody_has_is_125",
+            "tests/gate/test_launchers.py::test_check_warns_of_a_launcher_that_is_not_installed_here",
+            "tests/gate/test_launchers.py::test_a_plan_is_never_shown_for_another_launcher_than_the_agents",
         ),
     ),
     Requirement(
@@ -1183,6 +1205,8 @@ LAUNCHER: Final = (
         ("launcher: levels", "design: Launcher"),
         (
             "tests/launcher/test_plan.py::test_a_level_without_its_means_is_refused_with_all_that_is_missing",
+            "tests/launcher/test_plan.py::test_what_one_thing_is_missing_for_is_said_once",
+            "tests/launcher/test_plan.py::test_a_level_that_is_had_says_what_comes_with_it_and_does_not_hold",
             "tests/launcher/test_plan.py::test_a_refusal_can_be_allowed_and_then_the_plan_carries_its_gaps",
             "tests/containment/test_runs.py::test_a_level_that_cannot_be_had_is_refused_with_every_gap",
             "tests/containment/test_runs.py::test_degraded_containment_is_allowed_only_explicitly_and_said_aloud",
@@ -1322,6 +1346,8 @@ LAUNCHER: Final = (
             "tests/launcher/test_life.py::test_somebodys_sigkill_is_a_signal_and_not_out_of_memory",
             "tests/launcher/test_life.py::test_our_own_kill_has_the_reason_that_we_gave",
             "tests/launcher/test_life.py::test_an_agent_that_ends_with_a_code_has_crashed",
+            "tests/launcher/test_life.py::test_an_exit_in_a_sandbox_is_told_from_a_signal_where_the_kernel_knows",
+            "tests/containment/test_runs.py::test_a_code_that_an_agent_in_a_sandbox_exits_with_is_not_a_signal",
             "tests/containment/test_limits.py::test_the_limit_that_ended_a_run_is_told",
         ),
     ),
@@ -1392,6 +1418,7 @@ LAUNCHER: Final = (
             "tests/launcher/test_history.py::test_a_run_whose_callgate_is_gone_ended_with_it",
             "tests/launcher/test_cli_runs.py::test_runs_are_shown_newest_first_with_reason_and_use",
             "tests/launcher/test_cli_runs.py::test_json_has_every_member",
+            "tests/launcher/test_cli_runs.py::test_a_narrow_terminal_loses_whole_columns_and_never_half_a_number",
         ),
     ),
     Requirement(
@@ -1423,6 +1450,23 @@ LAUNCHER: Final = (
         (
             "tests/containment/test_runs.py::test_usage_is_seen_while_a_run_lives",
             "tests/launcher/test_samplers.py::test_a_look_has_the_workspace_and_the_connections_too",
+        ),
+    ),
+    Requirement(
+        "monitor.shown",
+        "cpu, memory, disk, pids and connections of a process are in `snapshot()` and in "
+        "metrics, one series an agent",
+        ("launcher: monitor", "design: Telemetry"),
+        (
+            "tests/gate/test_usage.py::test_a_snapshot_has_what_an_agents_process_uses_now",
+            "tests/gate/test_usage.py::test_the_same_is_in_the_metrics_that_the_sdk_collects",
+            "tests/gate/test_usage.py::test_the_next_run_of_an_agent_goes_on_with_its_processor_time",
+            "tests/telemetry/test_usage.py::test_a_live_process_has_one_series_of_each_metric",
+            "tests/telemetry/test_usage.py::test_what_nobody_measured_is_not_reported_as_nothing",
+            "tests/telemetry/test_usage.py::test_processor_time_is_added_up_over_restarts_and_never_shrinks",
+            "tests/telemetry/test_usage.py::test_a_process_that_is_gone_uses_nothing",
+            "tests/telemetry/test_usage.py::test_restarts_make_no_further_series",
+            "tests/launcher/test_watch.py::test_processor_time_of_processes_that_have_ended_is_not_forgotten",
         ),
     ),
     Requirement(
@@ -2006,16 +2050,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
 )
 
 GAPS: Final[tuple[Gap, ...]] = (
-    Gap(
-        "cpu, memory, disk, pids and connections of a process in `snapshot()` and in metrics",
-        "launcher: monitor",
-        "a run and the history have them; the router does not",
-    ),
-    Gap(
-        "a plugin's launcher behind `callgate run`",
-        "launcher: plan",
-        "a program can find one by name; no command and no key of the policy names one",
-    ),
     Gap(
         "200 slow connections, all closed in time",
         "figures: reliability 8",

@@ -72,6 +72,7 @@ PURE = frozenset(
         "telemetry/carrier",
         "telemetry/names",
         "telemetry/stats",
+        "telemetry/usage",
     }
 )
 """No clock, no IO, no event loop: the caller passes time, entropy and bytes."""

@@ -101,6 +101,9 @@ def run(
         str | None,
         typer.Option(metavar="pass", help="Pass the agent's stderr on after its start too."),
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A plugin that starts the agent.")
+    ] = None,
 ) -> None:
     """Put the gate in front of one MCP server, in the place of its command.
 
@@ -109,7 +112,7 @@ def run(
     from callgate.cli.run import main
 
     named: dict[str, object] = {"--policy": policy, "--agent": agent, "--caller": caller}
-    named["--agent-stderr"] = agent_stderr
+    named |= {"--agent-stderr": agent_stderr, "--launcher": launcher}
     given = [word for name, value in named.items() if value for word in (name, str(value))]
     raise typer.Exit(main([*given, "--", *(command or ())]))
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 import typer
 
+from callgate.cli.exec import AGENT
 from callgate.launcher.capture import Head, drain
-from callgate.launcher.entry import find_launcher
+from callgate.launcher.entry import Launchers
 from callgate.launcher.history import History, RunRecord, default_path
 from callgate.launcher.message import explain
 from callgate.launcher.protocol import LaunchRefused
@@ -135,7 +136,7 @@ async def interact(spec: LaunchSpec) -> Answer:
 @asynccontextmanager
 async def launched(spec: LaunchSpec) -> AsyncIterator[Run | Answer]:
     """The run, or why there is none; nothing of it is left behind."""
-    launcher = find_launcher()
+    launcher = Launchers()
     run_id = RequestIds(time.time_ns() // _MS_NS, os.urandom(4)).next()
     try:
         with Signals() as signals:
@@ -245,7 +246,7 @@ async def recorded(run: Run, agent: str) -> Stopped:
         limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
     )
     await asyncio.to_thread(_put, record)
-    message = explain(agent, stopped)
+    message = explain(agent, stopped, options=agent == AGENT)
     if message is not None:
         typer.echo(message, err=True)
     return stopped

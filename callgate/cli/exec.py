@@ -91,6 +91,7 @@ PolicyFile = Annotated[
     typer.Option(metavar="F", exists=True, dir_okay=False, help="Containment from a policy."),
 ]
 Agent = Annotated[str | None, typer.Option(metavar="ID", help="Whose, if the policy has several.")]
+LauncherName = Annotated[str | None, typer.Option(metavar="NAME", help="A plugin that starts it.")]
 Degraded = Annotated[
     bool, typer.Option("--allow-degraded", help="Run even where not all can be enforced.")
 ]
@@ -114,6 +115,7 @@ def exec_command(
     env: Variables = None,
     policy: PolicyFile = None,
     agent: Agent = None,
+    launcher: LauncherName = None,
     allow_degraded: Degraded = False,
     tty: Tty = False,
 ) -> None:
@@ -139,6 +141,7 @@ def exec_command(
         spec = msgspec.structs.replace(spec, limits=limits)
     spec = msgspec.structs.replace(
         spec,
+        launcher=launcher or spec.launcher,
         level=spec.level if level is None else level.value,
         allow_degraded=spec.allow_degraded or allow_degraded,
         mounts=(*spec.mounts, *map(_mount, mount or ())),
@@ -170,11 +173,13 @@ def _from_policy(file: Path, agent: str | None, command: list[str]) -> LaunchSpe
     if agent is None and len(policy.agents) > 1:
         names = ", ".join(sorted(policy.agents))
         raise typer.BadParameter(f"say which agent it is: {names}", param_hint="--agent")
+    if agent is not None and agent not in policy.agents:
+        typer.echo(f"callgate: {file} names no agent {agent!r}; it gets the defaults", err=True)
     spec = policy.launch_spec(agent or next(iter(policy.agents), AGENT), command)
     usual = _defaults(command)
     if not spec.contained:
         env = msgspec.structs.replace(spec.env, pass_all=False)
-        return msgspec.structs.replace(usual, agent=spec.agent, env=env)
+        return msgspec.structs.replace(usual, agent=spec.agent, launcher=spec.launcher, env=env)
     if spec.limits.wall_time_ns is None:
         limits = msgspec.structs.replace(spec.limits, wall_time_ns=usual.limits.wall_time_ns)
         assumed = (*spec.assumed, "timeout")

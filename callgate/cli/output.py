@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from callgate.launcher.entry import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
 
@@ -37,11 +38,12 @@ def load_or_exit(file: Path, *, as_json: bool) -> Policy:
 
 def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
     """A valid policy and its warnings."""
+    found = [*policy.warnings, *policy.unknown_launchers(installed())]
     if as_json:
-        warnings = [msgspec.structs.asdict(warning) for warning in policy.warnings]
+        warnings = [msgspec.structs.asdict(warning) for warning in found]
         print_json({"ok": True, "revision": policy.revision, "warnings": warnings})
         return
-    for warning in policy.warnings:
+    for warning in found:
         typer.echo(f"{render(warning, str(file))} [warning]", err=True)
     agents, callers = len(policy.agents), len(policy.callers)
     typer.echo(f"{file}: ok, revision {policy.revision}, agents {agents}, callers {callers}")

@@ -10,11 +10,10 @@ import typer
 
 from callgate.cli import output, table
 from callgate.errors import ConfigError
-from callgate.launcher import LocalLauncher
+from callgate.launcher import Launchers, LaunchPlan
 from callgate.launcher.protocol import LaunchRefused
 
 if TYPE_CHECKING:
-    from callgate.launcher.plan import LaunchPlan
     from callgate.model import LaunchSpec
     from callgate.policy import Policy
 
@@ -44,5 +43,10 @@ def show_plan(policy: Policy, agent: str, *, as_json: bool) -> int:
 
 
 async def _plan(spec: LaunchSpec) -> LaunchPlan:
-    async with LocalLauncher() as launcher:
-        return await launcher.plan(spec)
+    async with Launchers() as launchers:
+        launcher = launchers.named(spec)
+        plan = await launcher.plan(spec) if hasattr(launcher, "plan") else None
+        if isinstance(plan, LaunchPlan):
+            return plan
+        gaps = {"launcher": f"{spec.launcher!r} shows no plan of what it will do"}
+        raise LaunchRefused(agent=spec.agent, gaps=gaps)

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from callgate.model import ANONYMOUS, LaunchSpec
+from callgate.model import ANONYMOUS, BUILT_IN, LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.errors import LimitInfo
     from callgate.gate.stdio import StdioGate
+    from callgate.launcher.entry import Launchers
     from callgate.launcher.history import History
-    from callgate.launcher.protocol import Launcher, Run
+    from callgate.launcher.protocol import Run
     from callgate.model import AuditSpec
     from callgate.policy import Policy
     from callgate.router import Router
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="callgate run",
-        usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] -- CMD…",
+        usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] "
+        "[--launcher NAME] -- CMD…",
         description="Put the gate in front of one MCP server, in the place of its command.",
     )
     parser.add_argument("--policy", type=Path, metavar="F", help="a policy file")
@@ -82,6 +84,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--agent-stderr", choices=["pass"], help="pass the agent's stderr on after its start too"
     )
+    parser.add_argument("--launcher", metavar="NAME", help="a plugin that starts the agent")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
@@ -101,12 +104,13 @@ def _open_standard_streams() -> None:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    from callgate.launcher.builtin import LocalLauncher
+    from callgate.launcher.entry import Launchers
     from callgate.launcher.protocol import LaunchRefused
 
-    async with LocalLauncher() as launcher:
+    async with Launchers() as launcher:
         try:
             plan = _zero_plan(options) if options.policy is None else _read_policy(options)
+            launcher.named(plan.spec)  # before an audit is begun
             if plan.policy is not None and plan.policy.audit is not None:
                 await _check_audit(plan.policy.audit)
             warnings = Warnings()
@@ -125,7 +129,8 @@ async def _run(options: argparse.Namespace) -> int:
 
 def _zero_plan(options: argparse.Namespace) -> Plan:
     agent = options.agent or _agent_name(options.command[0])
-    return Plan(None, LaunchSpec(agent, tuple(options.command)))
+    spec = LaunchSpec(agent, tuple(options.command), launcher=options.launcher or BUILT_IN)
+    return Plan(None, spec)
 
 
 def _read_policy(options: argparse.Namespace) -> Plan:
@@ -140,6 +145,8 @@ def _read_policy(options: argparse.Namespace) -> Plan:
 
 def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> LaunchSpec:
     """How to start the agent; raises `Unusable` if the policy does not fit this command."""
+    from msgspec.structs import replace
+
     from callgate.errors import ConfigError
 
     unset = [problem for problem in policy.warnings if problem.path.endswith(".token")]
@@ -148,7 +155,8 @@ def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> Lau
     if policy.audit is not None and policy.audit.stdout:
         raise Unusable("the client reads this command's stdout: take `audit.stdout` out")
     try:
-        return policy.launch_spec(agent, options.command or None)
+        spec = policy.launch_spec(agent, options.command or None)
+        return spec if options.launcher is None else replace(spec, launcher=options.launcher)
     except ConfigError as error:
         raise Unusable(
             f"the policy has no command for agent {error.agent}; add `command:` there, or say "
@@ -177,7 +185,7 @@ async def _check_audit(audit: AuditSpec) -> None:
 
 
 async def _serve(
-    launcher: Launcher,
+    launcher: Launchers,
     plan: Plan,
     options: argparse.Namespace,
     launching: asyncio.Task[Run],
@@ -205,7 +213,7 @@ async def _serve(
         _announce(router.policy, plan)
         if plan.policy is None:
             return await gate.run(first)
-        watching = asyncio.create_task(_follow(plan, options, router, gate))
+        watching = asyncio.create_task(_follow(plan, options, router, gate, launcher))
         try:
             return await gate.run(first)
         finally:
@@ -260,17 +268,29 @@ def _announce(policy: Policy, plan: Plan) -> None:
     limits = ", ".join(
         f"{key} {rows[key]}" for key in ("timeout", "concurrency", "rate", "queue") if key in rows
     )
-    contained = (
-        f"contained at level {plan.spec.level}"
-        if plan.spec.contained
-        else "not contained: the process has all rights of yours"
-    )
+    contained = _contained(plan.spec)
     audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
     _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
 
 
-async def _follow(plan: Plan, options: argparse.Namespace, router: Router, gate: StdioGate) -> None:
+def _contained(spec: LaunchSpec) -> str:
+    by = "" if spec.launcher == BUILT_IN else f" by launcher {spec.launcher}"
+    if spec.contained:
+        return f"contained at level {spec.level}{by}"
+    if by:
+        return f"started{by}, of which no containment was asked"
+    return "not contained: the process has all rights of yours"
+
+
+async def _follow(
+    plan: Plan,
+    options: argparse.Namespace,
+    router: Router,
+    gate: StdioGate,
+    launcher: Launchers,
+) -> None:
     """Reload the policy when it changes, or on SIGHUP."""
+    from callgate.launcher.protocol import LaunchRefused
     from callgate.policy import Policy, PolicyError
     from callgate.policy.watch import watch
 
@@ -281,9 +301,12 @@ async def _follow(plan: Plan, options: argparse.Namespace, router: Router, gate:
             return
         try:
             spec = _launch_spec(found, plan.spec.agent, options)
+            launcher.named(spec)
             await gate.reload(found, spec, _secrets(spec))
         except (OSError, ValueError, Unusable) as error:
             _say(f"the policy stays as it was: {error}")
+        except LaunchRefused as error:
+            _say(f"the policy stays as it was: {error.describe()}")
         else:
             _say(f"policy {found.revision} is in force")
 

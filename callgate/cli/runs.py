@@ -11,7 +11,7 @@ import typer
 
 from callgate.cli import table
 from callgate.launcher.history import History, RunRecord, default_path
-from callgate.launcher.message import duration, size
+from callgate.launcher.message import duration, limit_text, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,7 @@ _COLUMNS = (
     "limit",
     "run",
 )
+_SPARE = ("run", "cpu", "peak memory", "exit")
 _COLOURS = {
     "running": "green",
     "starting": "green",
@@ -53,9 +54,10 @@ def runs(
         typer.echo(msgspec.json.format(msgspec.json.encode(records), indent=2).decode())
     elif records:
         rows = [_row(record) for record in records]
-        table.show(_COLUMNS, rows, colours=_COLOURS, right=("lasted", "exit", "cpu", "peak memory"))
+        numbers = ("lasted", "exit", "cpu", "peak memory")
+        table.show(_COLUMNS, rows, colours=_COLOURS, right=numbers, spare=_SPARE)
     else:
-        typer.echo("no runs yet", err=True)
+        typer.echo("no runs yet" if agent is None else f"no runs of agent {agent}", err=True)
 
 
 def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
@@ -88,7 +90,7 @@ def _row(record: RunRecord) -> tuple[str, ...]:
         _exit(record),
         "" if cpu_ns is None else duration(cpu_ns),
         "" if peak is None else size(peak),
-        "" if limit is None else f"{limit['type']} {limit['limit']}",
+        "" if limit is None else limit_text(limit["type"], limit["limit"]),
         record.run_id,
     )
 

@@ -10,6 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_PADDING = 2
+"""Between two columns, in a pipe as on a terminal."""
+
 
 def show(
     columns: Sequence[str],
@@ -17,20 +20,24 @@ def show(
     *,
     colours: Mapping[str, str],
     right: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print it; `colours` are for cells whose whole text is a key of it."""
+    """Print it; `colours` are for cells whose whole text is a key of it.
+
+    On a terminal that is too narrow the columns in `spare` are left out, one after the other;
+    what is still too wide is wrapped. In a pipe everything is there.
+    """
     if sys.stdout.isatty():
-        _coloured(columns, rows, colours, right)
+        _coloured(columns, rows, colours, right, spare)
     else:
         _plain(columns, rows)
 
 
 def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    lines = [columns, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    for line in lines:
+    widths = _widths(columns, rows)
+    for line in (columns, *rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+        typer.echo((" " * _PADDING).join(cells).rstrip())
 
 
 def _coloured(
@@ -38,15 +45,36 @@ def _coloured(
     rows: Sequence[Sequence[str]],
     colours: Mapping[str, str],
     right: Sequence[str],
+    spare: Sequence[str],
 ) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console()
     table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
+    shown = fitting(columns, _widths(columns, rows), spare, console.width)
+    for number in shown:
+        side = columns[number] in right
+        table.add_column(columns[number], justify="right" if side else "left", overflow="fold")
     for row in rows:
         # Text, not markup: names may hold brackets.
-        table.add_row(*(Text(cell, colours.get(cell, "")) for cell in row))
-    Console().print(table)
+        cells = (row[number] for number in shown)
+        table.add_row(*(Text(cell, colours.get(cell, "")) for cell in cells))
+    console.print(table)
+
+
+def fitting(
+    columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int
+) -> list[int]:
+    """Which columns are shown where there is so much room."""
+    shown = list(range(len(columns)))
+    for name in spare:
+        if sum(widths[number] + _PADDING for number in shown) <= room:
+            break
+        shown.remove(columns.index(name))
+    return shown
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]

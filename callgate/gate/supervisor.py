@@ -73,6 +73,7 @@ class Supervisor:
         self._again = False
         """Whether the process was ended in order to be started again."""
         self._started_ns = 0
+        self._launched_by = spec.launcher
         self._peer: AgentPeer | None = None
         self._run: Run | None = None
         self._connection: Connection | None = None
@@ -177,6 +178,10 @@ class Supervisor:
         self._hub.flush()
 
     async def _launch(self, paused: Run | None) -> Run:
+        if paused is not None and self._launched_by != self._spec.launcher:
+            await paused.discard()  # another launcher knows nothing of it
+            paused = None
+        self._launched_by = self._spec.launcher
         return await self._launcher.launch(
             self._spec, run_id=new_run_id(), on_warning=self.warn, resume=paused
         )
@@ -190,10 +195,17 @@ class Supervisor:
         peer.outbox.pipe = connection.writer
         peer.expect(run.token)
         self.on_connected(connection)
+        self._hub.router.usages.of(peer.name).began(run)
         self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
-        if any(_is_lacking(effect) for effect in run.effective.values()):
-            event: EventName = "agent.containment_degraded"
-            self._hub.record(event, agent=peer.name, run_id=run.run_id)
+        for feature, effect in run.effective.items():
+            if _is_lacking(effect):
+                self._hub.record(
+                    "agent.containment_degraded",
+                    agent=peer.name,
+                    run_id=run.run_id,
+                    code=effect.status,
+                    limit=feature,
+                )
         if again:
             peer.started()
         self._hub.flush()
@@ -208,6 +220,7 @@ class Supervisor:
         peer.died(stopped.reason, stopped.limit, again=again)
         if peer.is_wanted or self._stop.is_set():
             self._wanted.set()
+        self._hub.router.usages.of(peer.name).ended(stopped.state, stopped.usage)
         limit = stopped.limit
         self._hub.record(
             _EVENTS.get(stopped.state, "agent.run_crashed"),
@@ -241,6 +254,7 @@ class Supervisor:
             self._hub.record(
                 "agent.resource_warning",
                 agent=peer.name,
+                run_id=None if self._run is None else self._run.run_id,
                 limit=f"{limit.type} {limit.scope} {limit.limit}",
             )
             self._hub.flush()

@@ -15,7 +15,8 @@
   feature whether it is enforced, degraded or absent, and why.
 - A run that the kernel ended for want of memory is `paused`: `launch(..., resume=run)` goes
   on in its workspace, `run.discard()` gives it up. `restart.Restarts` decides when.
-- `find_launcher(name)` finds another launcher by its entry point; see `protocol`.
+- `find_launcher(name)` finds another launcher by its entry point; see `protocol`. `Launchers()`
+  does so for each spec, by its `launcher`.
 
 The layers: a *warden* (`process`, `warden`, `shim`) for every run; `cgroup` and `bwrap` for
 those that are contained. `plan` decides what is done, `builtin` does it.
@@ -25,9 +26,10 @@ from __future__ import annotations
 
 import sys
 
-from callgate.launcher.entry import find_launcher
+from callgate.launcher.entry import Launchers, find_launcher
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
-from callgate.launcher.protocol import Effect, Launcher, LaunchRefused, Run, Stopped, Usage
+from callgate.launcher.protocol import Effect, Launcher, LaunchRefused, Run, Stopped
+from callgate.model import Usage
 
 if sys.platform == "win32":
     from callgate.launcher.portable import PortableLauncher as LocalLauncher
@@ -39,6 +41,7 @@ __all__ = [
     "LaunchPlan",
     "LaunchRefused",
     "Launcher",
+    "Launchers",
     "LocalLauncher",
     "Refusal",
     "Run",

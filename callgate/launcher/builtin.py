@@ -14,13 +14,13 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from callgate.launcher import cgroup, command, holdings, job, survey, workspace
+from callgate.launcher import cgroup, command, holdings, job, message, survey, workspace
 from callgate.launcher.holdings import Holdings
 from callgate.launcher.life import LocalRun
 from callgate.launcher.monitoring import Monitor
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
 from callgate.launcher.process import Refused, WardenProcess
-from callgate.launcher.protocol import LaunchRefused
+from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.launcher.shim import describe
 from callgate.launcher.stdio import Stdio
 
@@ -94,7 +94,7 @@ class LocalLauncher:
             raise ValueError(f"the launcher is closed, or has a run {run_id} already")
         decided = await self.plan(spec)
         if decided.gaps:
-            gaps = "; ".join(f"{name}: {why}" for name, why in decided.gaps.items())
+            gaps = gaps_text(decided.gaps)
             _LOG.error("agent %s runs with degraded containment: %s", spec.agent, gaps)
         if resume is None:
             held = await self._hold(decided, run_id)
@@ -199,14 +199,14 @@ class LocalLauncher:
         beside: dict[str, int] = {}
         try:
             stdio = Stdio(spec)
-            message, beside = job.make(spec, decided, facts)
-            started = await held.warden.start(message, {**stdio.theirs, **beside})
+            told, beside = job.make(spec, decided, facts)
+            started = await held.warden.start(told, {**stdio.theirs, **beside})
         except BaseException as error:
             if stdio is not None:
                 stdio.close()
             if isinstance(error, Refused):
-                gaps = {error.stage: error.error or "failed without a word"}
-                raise LaunchRefused(agent=spec.agent, gaps=gaps, stage=error.stage) from None
+                stage, why = _cause(error, spec, held)
+                raise LaunchRefused(agent=spec.agent, gaps={stage: why}, stage=stage) from None
             if isinstance(error, OSError):
                 raise _refused(spec.agent, error) from None
             raise
@@ -227,6 +227,14 @@ def _name(run_id: str) -> str:
     """Of the run's directory and groups: told from the id, and never used twice."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)
     return f"{safe[:_MAX_NAME_CHARS]}-{secrets.token_hex(4)}"
+
+
+def _cause(error: Refused, spec: LaunchSpec, held: Holdings) -> tuple[str, str]:
+    """The step that failed and why; whoever the kernel kills on the way says nothing."""
+    limit = spec.limits.memory_bytes
+    if limit is not None and held.group is not None and held.group.counters().oom_kills:
+        return "memory", f"{message.size(limit)} are not enough to start it"
+    return error.stage, error.error or "failed without a word"
 
 
 def _refused(agent: str, error: OSError, stage: str = "prepare") -> LaunchRefused:

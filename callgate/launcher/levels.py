@@ -9,12 +9,15 @@ import os
 from typing import TYPE_CHECKING, Final, get_args
 
 from callgate.launcher.entry import find_launcher
+from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.probe_acts import PROBE_TIMEOUT_S, Finding
-from callgate.launcher.protocol import LaunchRefused
+from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.model import EnvSpec, LaunchSpec, Level, ResourceLimits
 
 if TYPE_CHECKING:
-    from callgate.launcher.protocol import Launcher
+    from collections.abc import Mapping
+
+    from callgate.launcher.protocol import Effect, Launcher
 
 LIMITS: Final = ResourceLimits(
     memory_bytes=64 * 1024 * 1024,
@@ -50,12 +53,22 @@ async def _try(launcher: Launcher, level: Level) -> Finding:
     try:
         run = await launcher.launch(spec, run_id=f"doctor-{level}-{os.getpid()}")
     except LaunchRefused as refused:
-        why = "; ".join(f"{name}: {reason}" for name, reason in refused.gaps.items())
-        return Finding(feature, "absent", why, "see the features above")
+        return Finding(feature, "absent", gaps_text(refused.gaps), "see the features above")
     for fd in {run.stdin, run.stdout, run.stderr}:
         os.close(fd)
     stopped = await run.wait()
     if stopped.exit_code != 0:
         return Finding(feature, "absent", f"a command ended with {stopped.reason}", "")
-    weaker = [name for name, effect in run.effective.items() if effect.status == "degraded"]
-    return Finding(feature, "enforced", f"watched only: {', '.join(weaker)}" if weaker else "")
+    return Finding(feature, "enforced", _weaker(run.effective))
+
+
+def _weaker(effective: Mapping[str, Effect]) -> str:
+    """What a level is had without, since it only comes with `containment` and nobody wrote it."""
+    found = {"degraded": "watched only", "absent": "not held"}
+    asked = {name: each for name, each in effective.items() if each.reason != NOT_ASKED}
+    parts = [
+        f"{words}: {', '.join(names)}"
+        for status, words in found.items()
+        if (names := [name for name, effect in asked.items() if effect.status == status])
+    ]
+    return "; ".join(parts)

@@ -20,7 +20,8 @@ import msgspec
 
 from callgate.errors import LimitInfo
 from callgate.launcher.cgroup import Counters
-from callgate.launcher.protocol import Stopped, Usage
+from callgate.launcher.protocol import Stopped
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from callgate.launcher.holdings import Holdings
@@ -151,7 +152,7 @@ class LocalRun:
             self.ended.set_result(stopped)
 
     def _judge(self, ended: Exit, counters: Counters, usage: Usage) -> Stopped:
-        code, number = _decode(ended.status, sandboxed=self._sandboxed)
+        code, number = _decode(ended, sandboxed=self._sandboxed)
         if self._cause is not None:
             reason, limit = self._cause
         else:
@@ -213,13 +214,19 @@ class LocalRun:
             self.workspace_fd = None
 
 
-def _decode(status: int | None, *, sandboxed: bool) -> tuple[int | None, int | None]:
-    """(exit code, signal); bwrap ends with 128 + N for an agent that signal N ended."""
-    if status is None:
+def _decode(ended: Exit, *, sandboxed: bool) -> tuple[int | None, int | None]:
+    """(exit code, signal); bwrap ends with 128 + N for an agent that signal N ended.
+
+    So it does for one that exits with that code. Where the kernel told how the agent itself
+    ended, that decides.
+    """
+    if ended.status is None:
         return None, signal.SIGKILL
-    code = os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(ended.status)
     if code < 0:
         return None, -code
-    if sandboxed and _SIGNALLED < code <= _SIGNALLED + signal.NSIG:
+    if sandboxed and _SIGNALLED < code < _SIGNALLED + signal.NSIG:
+        if ended.inner is not None and os.waitstatus_to_exitcode(ended.inner) == code:
+            return code, None
         return None, code - _SIGNALLED
     return code, None

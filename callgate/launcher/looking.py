@@ -8,8 +8,8 @@ import msgspec
 
 from callgate.launcher import bwrap, samplers
 from callgate.launcher.monitor import Bounds
-from callgate.launcher.protocol import Usage
 from callgate.launcher.watch import Watch
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

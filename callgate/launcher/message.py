@@ -100,8 +100,11 @@ _KINDS: Final = {
 }
 
 
-def explain(agent: str, stopped: Stopped) -> str | None:
-    """The message for a run that a limit ended; None for every other end."""
+def explain(agent: str, stopped: Stopped, *, options: bool = False) -> str | None:
+    """The message for a run that a limit ended; None for every other end.
+
+    `options`: the limit is an option of a command line rather than a key of a policy.
+    """
     limit = stopped.limit
     kind = None if limit is None else _KINDS.get(limit.type)
     if limit is None or kind is None:
@@ -122,11 +125,27 @@ def explain(agent: str, stopped: Stopped) -> str | None:
         "What you can do:",
         f"  - look at how it ended before: callgate runs --agent {agent}",
         "  - look at what it printed last, and tell its author",
-        f"  - if you trust it, raise `{kind.key}` in its containment",
+        f"  - if you trust it, raise {_option(kind) if options else _key(kind)}",
     ]
     if stopped.state == "paused":
         lines += ["", "It is paused: its workspace is kept, and it can be resumed."]
     return "\n".join(lines)
+
+
+def _key(kind: _Kind) -> str:
+    return f"`{kind.key}` in its containment"
+
+
+def _option(kind: _Kind) -> str:
+    """Of `callgate exec`, where a time needs no kind: it is the only one that people mean."""
+    name = "timeout" if kind.key == "wall_time" else kind.key.replace("_", "-")
+    return f"`--{name}`"
+
+
+def limit_text(kind: str, limit: int | str) -> str:
+    """A limit in one word and a number, with its unit if that is more than the word says."""
+    unit = _KINDS[kind].unit if kind in _KINDS else ""
+    return f"{kind} {amount(limit, unit) if unit in ('bytes', 'ns') else limit}"
 
 
 def amount(value: int | str, unit: str) -> str:

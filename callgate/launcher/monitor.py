@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from callgate.errors import LimitInfo
-from callgate.launcher.protocol import LIMIT_REASONS, Usage
-from callgate.model import ResourceLimits, StopReason
+from callgate.launcher.protocol import LIMIT_REASONS
+from callgate.model import ResourceLimits, StopReason, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Collection

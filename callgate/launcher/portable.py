@@ -27,7 +27,7 @@ from callgate.launcher.host import Capability, Host
 from callgate.launcher.kill import kill_tree
 from callgate.launcher.monitor import Bounds
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
-from callgate.launcher.protocol import LaunchRefused, Stopped, Usage
+from callgate.launcher.protocol import LaunchRefused, Stopped
 from callgate.launcher.samplers import Sampler, descendants
 from callgate.launcher.watch import Watch
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from callgate.launcher.protocol import Run
-    from callgate.model import LaunchSpec, RunState, StopReason
+    from callgate.model import LaunchSpec, RunState, StopReason, Usage
 
 HOST = Host(
     platform="win32",

@@ -57,6 +57,8 @@ class Exit(msgspec.Struct, frozen=True):
     """As of waitpid(2); None if the warden was lost."""
     cpu_ns: int = 0
     peak_bytes: int = 0
+    inner: int | None = None
+    """The same of the agent in a sandbox, whose own status may stand for two ends."""
 
 
 class Refused(Exception):  # becomes a `LaunchRefused`, with names
@@ -192,7 +194,14 @@ class WardenProcess:
             case "refused":
                 self._refuse(message["stage"], message["error"])
             case _:
-                self._exit(Exit(message["status"], message["cpu_ns"], message["peak_bytes"]))
+                self._exit(
+                    Exit(
+                        message["status"],
+                        message["cpu_ns"],
+                        message["peak_bytes"],
+                        message["inner"],
+                    )
+                )
 
     def _refuse(self, stage: str, error: str) -> None:
         if self._started is not None and not self._started.done():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from callgate.errors import AgentUnavailable, LimitInfo
-from callgate.model import RunState, StopReason
+from callgate.model import RunState, StopReason, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,18 +44,6 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
     status: Status
     reason: str = ""
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What a run uses now, or used until its end. `None`: nobody measured it."""
-
-    cpu_ns: int | None = None
-    memory_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    pids: int | None = None
-    disk_bytes: int | None = None
-    files: int | None = None
-    connections: int | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -91,8 +79,15 @@ class LaunchRefused(AgentUnavailable):
 
     def describe(self) -> str:
         what = "the agent" if self.agent is None else f"agent {self.agent}"
-        gaps = "; ".join(f"{feature}: {reason}" for feature, reason in self.gaps.items())
-        return f"{what} was not started ({self.stage}): {gaps}"
+        return f"{what} was not started ({self.stage}): {gaps_text(self.gaps)}"
+
+
+def gaps_text(gaps: Mapping[str, str]) -> str:
+    """Every gap for a person: what one thing is missing for stands together."""
+    features: dict[str, list[str]] = {}
+    for feature, reason in gaps.items():
+        features.setdefault(reason, []).append(feature)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in features.items())
 
 
 class Run(Protocol):
@@ -133,7 +128,7 @@ class Run(Protocol):
     def token(self) -> str | None: ...
 
     def usage(self) -> Usage:
-        """The last look at it; never blocks."""
+        """The last look at it; never blocks, and exporters ask from threads of their own."""
 
     async def stop(self, reason: StopReason, grace_ns: int | None = None) -> Stopped:
         """Ask the agent to end, wait the grace (the spec's, if None), then kill its tree."""

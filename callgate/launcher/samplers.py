@@ -21,7 +21,7 @@ import psutil
 
 from callgate.launcher import tree
 from callgate.launcher.monitor import Look
-from callgate.launcher.protocol import Usage
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,7 @@ sessions and groups they make, so to kill until no child is left is to kill ever
 from __future__ import annotations
 
 import os
+import sys
 
 from callgate.launcher.lean import quiet
 
@@ -62,3 +63,26 @@ def parent_of(pid: int) -> int | None:
     # The name may hold blanks and brackets; the last bracket ends it.
     state, parent = data[data.rindex(b")") + 2 :].split(None, 2)[:2]
     return None if state in (b"Z", b"X") else int(parent)
+
+
+_GET_INFO = 0xC040FF0B
+"""PIDFD_GET_INFO of <linux/pidfd.h>, with the first size that it had."""
+_INFO_BYTES = 64
+_INFO_EXIT = 1 << 3
+_EXIT_AT = 60
+"""Where the first structure has its last member, the exit status."""
+
+
+def status_of(pidfd: int) -> int | None:
+    """How a process ended that another has reaped; None where the kernel does not tell.
+
+    Linux has kept it for whoever holds the descriptor since 6.15.
+    """
+    import fcntl  # noqa: PLC0415  # only some ends need it
+
+    info = bytearray(_INFO_EXIT.to_bytes(8, sys.byteorder) + bytes(_INFO_BYTES - 8))
+    with quiet:
+        fcntl.ioctl(pidfd, _GET_INFO, info)
+        if int.from_bytes(info[:8], sys.byteorder) & _INFO_EXIT:
+            return int.from_bytes(info[_EXIT_AT:], sys.byteorder, signed=True)
+    return None

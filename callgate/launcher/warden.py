@@ -51,6 +51,7 @@ class Job:
         "child",
         "cpu_ns",
         "executing",
+        "inner",
         "peak_bytes",
         "report",
         "said",
@@ -67,6 +68,8 @@ class Job:
         self.report: _socket.socket | None = report
         self.executing: int | None = None
         """A pipe from the last step in a sandbox, which exec closes."""
+        self.inner: int | None = None
+        """A descriptor of the agent in a sandbox, whose end only the sandbox's init sees."""
         self.said = b""
         self.started = False
         self.status: int | None = None
@@ -211,6 +214,7 @@ class Warden:
         below = tree.descendants(job.child)
         # bwrap → the namespace's init → the agent.
         job.target = below[1] if len(below) > 1 else job.child
+        job.inner = _watch(job.target)
 
     def _hear_exec(self, job: Job) -> None:
         if job.executing is None:
@@ -259,8 +263,12 @@ class Warden:
         if job.report is not None:
             self._poll.unregister(job.report.fileno())
             job.report.close()
+        inner = None
+        if job.inner is not None:
+            inner = tree.status_of(job.inner)
+            os.close(job.inner)
         if job.started:  # what bwrap may have said since then is of no interest
-            message = {"did": "exited", "status": job.status}
+            message = {"did": "exited", "status": job.status, "inner": inner}
             self._send(message | {"cpu_ns": job.cpu_ns, "peak_bytes": job.peak_bytes})
             return
         stage, _, error = job.said.strip(b"\0\n").decode("utf-8", "replace").rpartition("\0")

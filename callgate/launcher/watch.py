@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.launcher.monitor import Bounds, End, Look, judge
-from callgate.launcher.protocol import Usage
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +58,21 @@ class Watch:
                 look = await looking
         peak = max(look.usage.memory_peak_bytes or 0, look.usage.memory_bytes or 0)
         peak = max(peak, self.usage.memory_peak_bytes or 0)
-        self.usage = msgspec.structs.replace(look.usage, memory_peak_bytes=peak or None)
+        self.usage = msgspec.structs.replace(
+            look.usage, memory_peak_bytes=peak or None, cpu_ns=_most(self.usage, look.usage)
+        )
         judgement = judge(self._near, look, self._bounds)
         self._near = judgement.near
         if self._on_warning is not None:
             for warning in judgement.warnings:
                 self._on_warning(warning.limit)
         return judgement.end
+
+
+def _most(before: Usage, now: Usage) -> int | None:
+    """Processor time: a sum over living processes loses what those had that have ended."""
+    known = [cpu_ns for cpu_ns in (before.cpu_ns, now.cpu_ns) if cpu_ns is not None]
+    return max(known, default=None)
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:

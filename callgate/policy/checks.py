@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from callgate.model import ANY
 from callgate.policy.problems import Path, Problem, dotted
+from callgate.policy.source import show
 from callgate.policy.units import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from callgate.policy.resolve import Choice, Resolution, Resolver
-    from callgate.policy.schema import PolicyFile
+    from callgate.policy.schema import Defaults, PolicyFile
     from callgate.policy.source import Document
 
 
@@ -40,6 +41,20 @@ def _tokens(file: PolicyFile, document: Document, environ: Mapping[str, str]) ->
             line, column = document.position(path)
             found = f"the variable {caller.token}, which is not set"
             yield Problem(dotted(path), line, column, found, "a variable that holds the token")
+
+
+def unknown_launchers(
+    file: PolicyFile, document: Document, known: Collection[str]
+) -> Iterator[Problem]:
+    """Launchers that are named and not installed here; elsewhere they may be."""
+    levels: dict[Path, Defaults] = {("defaults",): file.defaults}
+    levels |= {("agents", name): agent for name, agent in file.agents.items()}
+    for above, level in levels.items():
+        if level.launcher is not None and level.launcher not in known:
+            path = (*above, "launcher")
+            line, column = document.position(path)
+            found = f"{show(level.launcher)}, which is not installed here"
+            yield Problem(dotted(path), line, column, found, " or ".join(sorted(known)))
 
 
 def _waits(

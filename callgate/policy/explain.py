@@ -27,7 +27,7 @@ Enforced = Literal["enforced", "shadow", "off", "absent"]
 NOT_IN_PROCESS = "by `callgate run`, not in process"
 _LAUNCHER = "launcher default"
 
-_ABSENT = ("protocol", "max_frame_bytes", "bandwidth", "handshake", "denials", "tasks")
+_ABSENT = ("protocol", "max_frame_bytes", "bandwidth", "handshake", "denials", "tasks", "launcher")
 _SECTIONS: dict[str, type[Strict]] = {
     "requests": Requests,
     "env": Env,

@@ -2,7 +2,8 @@
 
 Pure. A limit in `shadow` is only watched; what is `unlimited` or `off` is left out. Where
 the mode is not `enforce` the level is not applied either: a policy that is only tried out
-must not change what an agent sees.
+must not change what an agent sees. The launcher is no limit: whoever names one has it in every
+mode, since without it a command might run with more rights than anybody meant.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
+from callgate.model import BUILT_IN, EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
 from callgate.policy.profiles import CONTAINMENT
 from callgate.policy.resolve import Layer
 from callgate.policy.schema import Defaults
@@ -62,9 +63,11 @@ def launch_spec(
     contained = level is not None or any(value is not None for value in limits.values())
     interval = part.value("containment", "monitor_interval")
     protocol = resolution.plain("protocol")
+    launcher = resolution.plain("launcher")
     spec = LaunchSpec(
         agent=agent,
         command=tuple(command),
+        launcher=BUILT_IN if launcher is None else launcher.value,
         level=level or "privileged",
         contained=contained,
         allow_degraded=bool(part.value("containment", "allow_degraded")),

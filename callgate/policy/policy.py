@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
-from callgate.policy.checks import warnings_of
+from callgate.policy.checks import unknown_launchers, warnings_of
 from callgate.policy.explain import Explainer, Row
 from callgate.policy.files import read_at_most, read_regular
 from callgate.policy.lanes import audit_spec, gate_spec, lane_spec
@@ -25,7 +25,7 @@ from callgate.policy.source import MAX_SOURCE_BYTES, Document, decode, read
 from callgate.policy.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from callgate.policy.schema import PolicyFile
 
@@ -176,6 +176,10 @@ class Policy:
     def gate(self, agent: str) -> GateSpec:
         """All that the policy says of the connection to an agent."""
         return gate_spec(self._resolver.resolve(ANY, agent, None), agent)
+
+    def unknown_launchers(self, known: Collection[str]) -> list[Problem]:
+        """Where it names a launcher that is not among the `known` ones."""
+        return list(unknown_launchers(self._file, self._document, known))
 
     def launch_spec(self, agent: str, command: Sequence[str] | None = None) -> LaunchSpec:
         """All that the policy says of an agent's process; `command` replaces its own.

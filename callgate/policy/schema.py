@@ -189,6 +189,11 @@ class Defaults(Strict):
     )
     requests: Requests | None = Field(None, description="Requests other than tool calls.")
     env: Env | None = Field(None, description="Variables of the agent's process.")
+    launcher: Text | None = Field(
+        None,
+        description="Who starts the process and contains it: `local`, or the entry point of a "
+        "plugin.",
+    )
     containment: Containment | None = Field(None, description="What the process may use.")
     restart: Restart | None = Field(None, description="What happens when it ends.")
     mode: Mode | None = Field(None, description="Of the agent's limits.")

@@ -43,6 +43,7 @@ from callgate.router.tools import Tool, ToolFunction
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 from callgate.telemetry.spans import Spans
+from callgate.telemetry.usage import Usages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -97,6 +98,7 @@ class Router:
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
         self._logs = logs.Logs(self.engine.recorders, sinks, batched=batched)
         self.meter_provider = meter_provider
+        self.usages = Usages()
         self._metrics: Metrics | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lets_in = False
@@ -205,8 +207,8 @@ class Router:
         return self.policy.explain(agent_key, tool and tool_key, caller)
 
     def snapshot(self) -> dict[str, Any]:
-        """Live usage: counters, queues, calls in flight, the audit log."""
-        return snapshot(self.engine, self._lanes, self._counters, monotonic_ns())
+        """Live usage: counters, queues, calls in flight, agents' processes, the audit log."""
+        return snapshot(self.engine, self._lanes, self._counters, self.usages, monotonic_ns())
 
     async def reload(self, policy: Policy) -> None:
         """Put new calls under another policy.
@@ -263,6 +265,7 @@ class Router:
         self._metrics = Metrics(
             self._lanes.stats,
             counters={names.AUDIT_DROPPED: lambda: self._logs.dropped},
+            usages=self.usages.all,
             meter_provider=self.meter_provider,
         )
         recorder.write(Event(event="policy.loaded", policy=policy.revision))

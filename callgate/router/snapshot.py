@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     from callgate.limits.counters import Counters
     from callgate.router.engine import Engine
     from callgate.router.lanes import Lanes
+    from callgate.telemetry.usage import Usages
 
 
-def snapshot(engine: Engine, lanes: Lanes, counters: Counters, now_ns: int) -> dict[str, Any]:
+def snapshot(
+    engine: Engine, lanes: Lanes, counters: Counters, usages: Usages, now_ns: int
+) -> dict[str, Any]:
     """Names that may not be shown are None, and callers' own counters are left out."""
     rates, slots = counters.shared()
     return {
@@ -44,5 +47,6 @@ def snapshot(engine: Engine, lanes: Lanes, counters: Counters, now_ns: int) -> d
             }
             for stats in lanes.stats()
         ],
+        "runs": [usage.row() for usage in usages.all()],
         "audit": engine.recorders[0].snapshot(),
     }

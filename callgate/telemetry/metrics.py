@@ -24,12 +24,16 @@ from callgate.telemetry.stats import DURATION_BOUNDS_NS, ToolStats
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
+    from callgate.telemetry.usage import AgentUsage
+
 Labels = tuple[tuple[str, str], ...]
 Read = Callable[[], int]
 Table = tuple[str, Callable[[], Mapping[str, int]]]
 """An attribute, and counts by its values; a snapshot, not a view."""
 Rows = Iterator[tuple[Labels, float]]
 Reader = Callable[[ToolStats], Rows]
+UsageReader = Callable[["AgentUsage"], float | None]
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 _NANO = 1e-9
 _LE: Final = (*(f"{bound * _NANO:g}" for bound in DURATION_BOUNDS_NS), "+Inf")
@@ -38,12 +42,12 @@ _LE: Final = (*(f"{bound * _NANO:g}" for bound in DURATION_BOUNDS_NS), "+Inf")
 class Metrics:
     """A source of metrics, usually one router's. Keep it: nothing else does.
 
-    `collect` and the extra readers run in the exporter's thread: hand out a list, not a
+    `collect`, `usages` and the extra readers run in the exporter's thread: hand out a list, not a
     view of what the event loop changes. Extra `counters` and `gauges` are by metric name,
     without attributes; `tables` are counters with one.
     """
 
-    __slots__ = ("__weakref__", "collect", "counters", "gauges", "tables")
+    __slots__ = ("__weakref__", "collect", "counters", "gauges", "tables", "usages")
 
     def __init__(
         self,
@@ -52,17 +56,19 @@ class Metrics:
         counters: Mapping[str, Read] | None = None,
         gauges: Mapping[str, Read] | None = None,
         tables: Mapping[str, Table] | None = None,
+        usages: Callable[[], Iterable[AgentUsage]] | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self.collect = collect
         self.counters = dict(counters or {})
         self.gauges = dict(gauges or {})
         self.tables = dict(tables or {})
+        self.usages = usages or _nothing
         _Exporter.of(meter_provider).add(self, meter_provider)
 
     def close(self) -> None:
         """Report nothing any more, and let go of what `collect` holds."""
-        self.collect = _nothing
+        self.collect = self.usages = _nothing
         self.counters = {}
         self.gauges = {}
         self.tables = {}
@@ -100,12 +106,12 @@ class _Exporter:
         meter = provider.get_meter(names.SCOPE_NAME)
         with self._lock:
             self._sources.add(source)
-            for name, unit, text, read in _COUNTERS:
+            for name, unit, text, observe in self._counters():
                 if self._is_new(name):
-                    meter.create_observable_counter(name, [self._by_tool(read)], unit, text)
-            for name, unit, text, read in _LEVELS:
+                    meter.create_observable_counter(name, [observe], unit, text)
+            for name, unit, text, observe in self._levels():
                 if self._is_new(name):
-                    meter.create_observable_up_down_counter(name, [self._by_tool(read)], unit, text)
+                    meter.create_observable_up_down_counter(name, [observe], unit, text)
             observers = {name: self._extra(name) for name in source.counters}
             observers |= {name: self._table(name) for name in source.tables}
             for name, observe in observers.items():
@@ -114,6 +120,17 @@ class _Exporter:
             for name in source.gauges:
                 if self._is_new(name):
                     meter.create_observable_gauge(name, [self._extra(name)])
+
+    def _counters(self) -> Iterator[tuple[str, str, str, Observe]]:
+        for name, unit, text, read in _COUNTERS:
+            yield name, unit, text, self._by_tool(read)
+        yield names.AGENT_CPU, "s", _CPU_TEXT, self._by_agent(_cpu)
+
+    def _levels(self) -> Iterator[tuple[str, str, str, Observe]]:
+        for name, unit, text, read in _LEVELS:
+            yield name, unit, text, self._by_tool(read)
+        for name, unit, text, member in _AGENT_LEVELS:
+            yield name, unit, text, self._by_agent(_level(member))
 
     def _is_new(self, name: str) -> bool:
         if name in self._names:
@@ -125,7 +142,7 @@ class _Exporter:
         with self._lock:
             return list(self._sources)
 
-    def _by_tool(self, read: Reader) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _by_tool(self, read: Reader) -> Observe:
         def observe(_: CallbackOptions) -> list[Observation]:
             totals: dict[Labels, float] = {}
             for source in self._live():
@@ -141,7 +158,7 @@ class _Exporter:
 
         return observe
 
-    def _table(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _table(self, name: str) -> Observe:
         def observe(_: CallbackOptions) -> list[Observation]:
             totals: dict[Labels, int] = {}
             for source in self._live():
@@ -154,7 +171,19 @@ class _Exporter:
 
         return observe
 
-    def _extra(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _by_agent(self, read: UsageReader) -> Observe:
+        def observe(_: CallbackOptions) -> list[Observation]:
+            totals: dict[str, float] = {}
+            for source in self._live():
+                for usage in source.usages():
+                    value = read(usage)
+                    if value is not None:
+                        totals[usage.agent] = totals.get(usage.agent, 0) + value
+            return [Observation(value, {names.AGENT_NAME: name}) for name, value in totals.items()]
+
+        return observe
+
+    def _extra(self, name: str) -> Observe:
         def observe(_: CallbackOptions) -> list[Observation]:
             reads = [
                 read
@@ -172,7 +201,7 @@ _GLOBAL: dict[str, _Exporter] = {}
 """The exporter of the process's provider, also before there is one."""
 
 
-def _nothing() -> Iterable[ToolStats]:
+def _nothing() -> tuple[()]:
     return ()
 
 
@@ -242,3 +271,28 @@ _LEVELS: Final[tuple[tuple[str, str, str, Reader], ...]] = (
     (names.IN_FLIGHT, "{call}", "Admitted calls that have not ended", _in_flight),
     (names.QUEUE_DEPTH, "{call}", "Calls that wait in the queue", _queued),
 )
+
+
+def _cpu(agent: AgentUsage) -> float:
+    return agent.cpu_ns * _NANO
+
+
+def _level(member: str) -> UsageReader:
+    """A member of the usage of an agent's process, if there is one and it was measured."""
+
+    def read(agent: AgentUsage) -> float | None:
+        return getattr(agent.usage, member, None)
+
+    return read
+
+
+_CPU_TEXT: Final = "Processor time of an agent's processes, over all its runs"
+
+_AGENT_LEVELS: Final = (
+    (names.AGENT_MEMORY, "By", "Memory of an agent's processes", "memory_bytes"),
+    (names.AGENT_DISK, "By", "Disk space of an agent's workspace", "disk_bytes"),
+    (names.AGENT_FILES, "{file}", "Files in an agent's workspace", "files"),
+    (names.AGENT_PIDS, "{task}", "Processes and threads of an agent", "pids"),
+    (names.AGENT_CONNECTIONS, "{connection}", "Connections of an agent", "connections"),
+)
+"""The last is a member of `Usage`."""

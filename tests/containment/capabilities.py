@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher import survey
+from callgate.launcher import survey, tree
 from callgate.launcher.bwrap import SCOPE_ABI
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ def _controllers(host: Host) -> str:
     return "" if None not in held else host.cgroups.reason
 
 
+def _forgets(_: Host) -> str:
+    """Tried on a child that exits with 130 and is reaped before it is asked about."""
+    if not hasattr(os, "pidfd_open"):
+        return "no pidfd"
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import os; os._exit(130)"])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        child.wait()
+        told = tree.status_of(pidfd)
+    finally:
+        os.close(pidfd)
+    return "" if told is not None else "this kernel forgets how a reaped process ended"
+
+
 LACKS: dict[str, Callable[[Host], str]] = {
     "linux": lambda host: "" if host.platform == "linux" else f"this is {host.platform}",
     "root": lambda host: "" if host.uid == 0 else "not root",
@@ -44,6 +60,7 @@ LACKS: dict[str, Callable[[Host], str]] = {
     "landlock": lambda host: "" if host.landlock_abi >= SCOPE_ABI else "too old, or none",
     "cgroup": _controllers,
     "cgroup_v2": lambda host: "" if host.cgroups.v2 is not None else "no v2 group of ours",
+    "exit_status": _forgets,
     "freezer": lambda host: "" if "freezer" in host.cgroups.v1 else "no v1 freezer",
     "uml": lambda _: "" if shutil.which("linux.uml") else "linux.uml is not installed",
 }

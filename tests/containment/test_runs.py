@@ -69,6 +69,21 @@ async def test_a_signal_that_ends_an_agent_in_a_sandbox_is_told(launcher: LocalL
 
 
 @pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize("code", [3, 130, 137, 192, 193, 255])
+async def test_a_code_that_an_agent_in_a_sandbox_exits_with_is_not_a_signal(
+    launcher: LocalLauncher, code: int
+) -> None:
+    need("exit_status")
+    said = await run(launcher, spec(f"import os; os._exit({code})", level="standard"))
+
+    assert (said.stopped.reason, said.stopped.exit_code, said.stopped.signal) == (
+        "exited",
+        code,
+        None,
+    )
+
+
+@pytest.mark.usefixtures("sandbox")
 async def test_a_program_that_the_sandbox_does_not_show_is_a_refusal(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:

@@ -44,8 +44,15 @@ def test_what_is_missing_under_allow_degraded_is_in_the_audit_and_on_stderr(
     done = run(tmp_path, allow_degraded=True, cpu="unlimited", memory="unlimited", pids="unlimited")
 
     assert done.returncode == 0, done.stderr
-    events = [line["event"] for line in audit_lines(tmp_path / "audit")]
-    assert events.count("agent.containment_degraded") == 1
+    records = list(audit_lines(tmp_path / "audit"))
+    (run_id,) = {line["run_id"] for line in records if line["event"] == "agent.run_started"}
+    degraded = [line for line in records if line["event"] == "agent.containment_degraded"]
+    assert {line["run_id"] for line in degraded} == {run_id}
+    effective = {line["limit"]: line["code"] for line in degraded}
+    assert effective["namespaces"] == effective["network"] == effective["seccomp"] == "absent"
+    assert "memory" not in effective, "nobody asked for it"
+    assert "tree_kill" not in effective, "it holds"
+    assert len(effective) == len(degraded)
     assert b"degraded containment" in done.stderr
 
 

@@ -158,6 +158,15 @@ def test_a_memory_hog_is_ended_with_limit_exceeded(level: str) -> None:
     assert "resumed" not in ran.remarks, "there is nobody who could"
 
 
+@sandboxed
+@grouped
+def test_memory_in_which_nothing_can_start_is_refused_by_that_name() -> None:
+    ran = run("--memory", "64", "--", "true")
+
+    assert (ran.status, ran.answer["error_class"]) == (125, "CAPABILITY_DENIED")
+    assert "memory: 64 bytes are not enough to start it" in ran.remarks
+
+
 FORK_BOMB = """
 import os, signal
 made = 0
@@ -504,6 +513,7 @@ def test_of_several_agents_one_must_be_named(tmp_path: Path) -> None:
 
     assert run("--policy", policy, *show).status == 2
     assert run("--policy", policy, "--agent", "b", *show).answer["stdout"] == "42\n"
+    assert "names no agent 'c'" in run("--policy", policy, "--agent", "c", *show).remarks
 
 
 @sandboxed

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from callgate.cli import runs
+from callgate.cli.table import fitting
 from callgate.launcher.history import History, RunRecord, default_path
 from tests.launcher.helpers import on_a_terminal
 
@@ -56,7 +57,7 @@ def test_runs_are_shown_newest_first_with_reason_and_use() -> None:
     header, live, oom = result.output.splitlines()
     assert header.split()[:4] == ["started", "agent", "state", "reason"]
     assert live.split()[2:] == ["db", "running", "r2"]
-    end = "web paused oom 1.5 s signal 9 250 ms 256 MiB memory 268435456 r1"
+    end = "web paused oom 1.5 s signal 9 250 ms 256 MiB memory 256 MiB r1"
     assert oom.split()[2:] == end.split()
     assert "\x1b" not in result.output
 
@@ -79,6 +80,7 @@ def test_without_any_run_nothing_is_made_and_nothing_is_wrong() -> None:
     result = invoke()
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no runs yet\n")
+    assert invoke("--agent", "web").stderr == "no runs of agent web\n"
     assert invoke("--json").stdout == "[]\n"
     assert not default_path().exists()
 
@@ -100,3 +102,15 @@ def test_a_terminal_gets_a_table_in_colour() -> None:
 
     assert code == 0
     assert "\x1b[33mpaused" in shown
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [(30, [0, 1, 2, 3]), (29, [0, 1, 3]), (22, [0, 1, 3]), (21, [0, 3]), (5, [0, 3])],
+)
+def test_a_narrow_terminal_loses_whole_columns_and_never_half_a_number(
+    room: int, shown: list[int]
+) -> None:
+    columns = ("started", "cpu", "run", "reason")
+
+    assert fitting(columns, (7, 3, 6, 6), ("run", "cpu"), room) == shown

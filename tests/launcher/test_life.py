@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
+from callgate.launcher.life import _decode
+from callgate.launcher.process import Exit
 from callgate.launcher.tree import descendants
 from callgate.model import EnvSpec, LaunchSpec
 from tests.conftest import FULL
@@ -326,3 +328,27 @@ def zombies() -> list[int]:
             if fields[0] == "Z" and int(fields[1]) == os.getpid():
                 found.append(int(name))
     return found
+
+
+@pytest.mark.parametrize(
+    ("status", "inner", "told"),
+    [
+        (130 << 8, 130 << 8, (130, None)),
+        (130 << 8, 2, (None, 2)),
+        (130 << 8, None, (None, 2)),
+        (192 << 8, None, (None, 64)),
+        (193 << 8, None, (193, None)),
+        (3 << 8, None, (3, None)),
+        (9, None, (None, 9)),
+        (None, None, (None, 9)),
+    ],
+    ids=["a code", "a signal", "unknown", "the last signal", "no signal", "small", "bwrap", "lost"],
+)
+def test_an_exit_in_a_sandbox_is_told_from_a_signal_where_the_kernel_knows(
+    status: int | None, inner: int | None, told: tuple[int | None, int | None]
+) -> None:
+    assert _decode(Exit(status, inner=inner), sandboxed=True) == told
+
+
+def test_without_a_sandbox_a_code_is_a_code() -> None:
+    assert _decode(Exit(130 << 8), sandboxed=False) == (130, None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from callgate.errors import LimitInfo
-from callgate.launcher.message import duration, explain, size
+from callgate.launcher.message import duration, explain, limit_text, size
 from callgate.launcher.protocol import LIMIT_REASONS, Stopped
 
 MIB = 2**20
@@ -86,3 +86,28 @@ def test_sizes_and_times_are_said_as_people_say_them() -> None:
         "1 s",
         "90 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("memory", "raise `--memory`"),
+        ("cpu_time", "raise `--cpu-time`"),
+        ("wall_time", "raise `--timeout`"),
+    ],
+)
+def test_to_somebody_at_a_command_line_it_names_the_option(kind: str, way: str) -> None:
+    assert way in (explain("exec", stopped(kind, 3, 5), options=True) or "")
+    assert "--" not in (explain("a", stopped(kind, 3, 5)) or "").replace("--agent", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "text"),
+    [
+        ("wall_time", 1_000_000_000, "wall_time 1 s"),
+        ("pids", 64, "pids 64"),
+        ("something new", 3, "something new 3"),
+    ],
+)
+def test_a_limit_is_told_in_its_unit(kind: str, limit: int, text: str) -> None:
+    assert limit_text(kind, limit) == text

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from callgate.errors import LimitInfo
 from callgate.launcher.monitor import WATCHED, Bounds, End, Judgement, Look, Warned, judge
-from callgate.launcher.protocol import LIMIT_REASONS, Usage
-from callgate.model import ResourceLimits
+from callgate.launcher.protocol import LIMIT_REASONS
+from callgate.model import ResourceLimits, Usage
 
 NONE = ResourceLimits()
 EVERYTHING = ResourceLimits(memory_bytes=100, pids=100, disk_bytes=100, files=100, connections=100)

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from callgate.launcher.host import Capability, Cgroups, Command, Host
-from callgate.launcher.plan import LaunchPlan, Refusal, plan
+from callgate.launcher.levels import _weaker
+from callgate.launcher.plan import NOT_ASKED, LaunchPlan, Refusal, plan
+from callgate.launcher.protocol import Effect, LaunchRefused, gaps_text
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 
 MIB = 1024 * 1024
@@ -274,3 +276,21 @@ def test_a_plan_names_variables_and_never_holds_a_value() -> None:
     decided = planned(changed(CONTAINED, level="strict", env=env))
 
     assert decided.environment == ("NAMED", "KEY")
+
+
+def test_what_one_thing_is_missing_for_is_said_once() -> None:
+    gaps = {"namespaces": "no bwrap", "memory": "no cgroup", "seccomp": "no bwrap"}
+
+    assert gaps_text(gaps) == "namespaces, seccomp: no bwrap; memory: no cgroup"
+    assert str(LaunchRefused(agent="web", gaps=gaps)).endswith(gaps_text(gaps))
+
+
+def test_a_level_that_is_had_says_what_comes_with_it_and_does_not_hold() -> None:
+    effective = {
+        "memory": Effect("degraded", "watched"),
+        "cpu": Effect("absent", "no cgroup"),
+        "files": Effect("absent", NOT_ASKED),
+        "seccomp": Effect("enforced"),
+    }
+
+    assert _weaker(effective) == "watched only: memory; not held: cpu"

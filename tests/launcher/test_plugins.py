@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callgate.launcher import LaunchRefused, LocalLauncher, find_launcher
+from callgate.launcher import Launchers, LaunchRefused, LocalLauncher, find_launcher
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 from tests.containment.agents import PATIENCE_S, read_all
 
@@ -116,11 +116,44 @@ async def test_the_example_ends_the_container_with_the_client(example: Any, tmp_
     assert (tmp_path / "log").read_text().splitlines()[-1] == "rm --force callgate-2"
 
 
-async def test_the_example_refuses_what_it_cannot_hold(example: Any) -> None:
+@pytest.mark.parametrize(
+    ("asked", "gap"),
+    [
+        ({"limits": ResourceLimits(disk_bytes=1)}, "disk_bytes"),
+        ({"protocol": "runtime"}, "protocol"),
+        ({"terminal": True}, "terminal"),
+    ],
+)
+async def test_the_example_refuses_what_it_cannot_hold(
+    example: Any, asked: dict[str, Any], gap: str
+) -> None:
     launcher = example.DockerLauncher()
-    bounded = LaunchSpec("web", ("x",), limits=ResourceLimits(disk_bytes=1))
 
     with pytest.raises(LaunchRefused) as refused:
-        await launcher.launch(bounded, run_id="3")
+        await launcher.launch(LaunchSpec("web", ("x",), **asked), run_id="3")
 
-    assert refused.value.gaps.keys() == {"disk_bytes"}
+    assert refused.value.gaps.keys() == {gap}
+
+
+async def test_a_launcher_that_fails_to_close_does_not_spare_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = []
+
+    class Closing:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            raise OSError(self.name)
+
+    monkeypatch.setattr("callgate.launcher.entry.find_launcher", Closing)
+    launchers = Launchers()
+    for name in ("one", "other"):
+        launchers.named(LaunchSpec("web", ("x",), launcher=name))
+
+    with pytest.raises(OSError, match=r"one|other"):
+        await launchers.aclose()
+
+    assert sorted(closed) == ["one", "other"]

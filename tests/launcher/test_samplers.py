@@ -14,7 +14,6 @@ import pytest
 
 from callgate.launcher import samplers
 from callgate.launcher.monitor import Look
-from callgate.launcher.protocol import Usage
 from callgate.launcher.samplers import (
     CgroupV1,
     Sampler,
@@ -28,6 +27,7 @@ from callgate.launcher.samplers import (
     read_v1,
     read_v2,
 )
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,8 @@ import pytest
 
 from callgate.errors import LimitInfo
 from callgate.launcher.monitor import Bounds, End, Look
-from callgate.launcher.protocol import Usage
 from callgate.launcher.watch import Watch
-from callgate.model import ResourceLimits
+from callgate.model import ResourceLimits, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +50,17 @@ async def test_a_peak_that_the_kernel_knows_counts_too() -> None:
     await watch.look_once()
 
     assert watch.usage.memory_peak_bytes == 9
+
+
+async def test_processor_time_of_processes_that_have_ended_is_not_forgotten() -> None:
+    looks = iter([Look(Usage(cpu_ns=cpu_ns)) for cpu_ns in (5, 9, 2, None)])
+    watch = Watch(lambda: next(looks), MEMORY)
+    seen = []
+    for _ in range(4):
+        await watch.look_once()
+        seen.append(watch.usage.cpu_ns)
+
+    assert seen == [5, 9, 9, 9]
 
 
 async def test_a_workspace_that_hangs_counts_as_exceeded() -> None:

@@ -103,6 +103,7 @@ ELSEWHERE = {
     for key, value in {
         "on_ignored_cancel": "kill",
         "protocol": "runtime",
+        "launcher": "docker",
         "handshake": "9s",
         "denials": "error",
         "tasks": "pass",
