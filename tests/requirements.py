@@ -1008,6 +1008,7 @@ PROTOCOLS: Final = (
         (
             "tests/peers/test_calls.py::test_a_refusal_of_the_stateless_era_is_complete",
             "tests/peers/test_requests.py::test_the_stateless_era_is_listed_with_what_its_requests_carry",
+            "tests/peers/test_requests.py::test_an_agent_is_not_listed_by_a_client_that_only_tries_which_era_it_is",
             "tests/peers/test_death.py::test_a_session_of_the_stateless_era_needs_no_replay",
         ),
     ),
