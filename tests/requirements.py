@@ -1670,6 +1670,10 @@ GATE: Final = (
             "tests/cli/test_demo.py::test_every_scene_keeps_its_claim",
             "tests/cli/test_demo.py::test_it_leaves_a_policy_and_an_audit_to_look_at",
             "tests/cli/test_demo.py::test_a_claim_that_is_not_kept_is_said_and_is_exit_1",
+            "tests/cli/test_demo.py::test_the_end_says_what_became_of_all_calls",
+            "tests/cli/test_demo.py::test_it_deletes_nothing_that_is_not_its_own",
+            "tests/cli/test_demo.py::test_a_gate_that_does_not_start_is_said_at_once_with_its_words",
+            "tests/cli/test_demo.py::test_a_terminal_shows_the_claim_that_is_tried_and_the_last_calls",
         ),
     ),
     Requirement(
