@@ -1508,6 +1508,8 @@ GATE: Final = (
             "tests/gate/test_run.py::test_without_a_restart_a_death_ends_the_gate_with_its_code",
             "tests/gate/test_run.py::test_a_signal_that_ends_the_agent_is_told_as_a_shell_would",
             "tests/gate/test_run.py::test_a_signal_ends_the_gate_and_the_agent",
+            "tests/gate/test_more_ends.py::test_the_end_of_stdin_is_seen_though_a_dead_agent_had_not_read",
+            "tests/gate/test_more_ends.py::test_whoever_asks_twice_for_the_end_is_not_kept_waiting",
         ),
     ),
     Requirement(
@@ -1527,6 +1529,8 @@ GATE: Final = (
             "tests/gate/test_run.py::test_a_death_is_answered_at_once_and_the_client_does_not_notice",
             "tests/gate/test_run.py::test_an_agent_that_closes_its_stdout_and_lives_is_replaced",
             "tests/gate/test_run.py::test_a_process_that_comes_back_with_another_version_ends_the_gate",
+            "tests/gate/test_more_ends.py::test_a_locked_history_does_not_hold_up_answers_or_the_next_process",
+            "tests/gate/test_more_ends.py::test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting",
         ),
     ),
     Requirement(

@@ -107,6 +107,7 @@ class StdioGate:
                 await self._finish()
                 await self.supervisor.stop()
             await asyncio.wait([life])
+            self._caller.agent_gone()
             self.hub.write_merged()
             self.hub.flush()
             with suppress(TimeoutError):
@@ -179,7 +180,11 @@ class StdioGate:
         loop = asyncio.get_running_loop()
 
         def stop(number: int) -> None:
-            self._signal = number
+            if self._signal is not None:
+                self.supervisor.hurry()
+            elif number == signal.SIGINT:
+                self._say("ends; interrupt again to end the agent at once")
+            self._signal = self._signal or number
             self._hurry.set()
             self._done.set()
 

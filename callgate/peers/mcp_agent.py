@@ -94,7 +94,8 @@ class McpAgent(AgentPeer):
         self.register(pending)
         if request.method == "initialize":
             self._tools.meta = None  # of a client that tried the other era first
-            self._expect_handshake()
+            if self.is_ready:
+                self._expect_handshake()
         elif pending.stateless and not self._tools.listed:
             self._tools.meta = request.meta
         token = None if request.token is None else pending.own_id
@@ -330,6 +331,8 @@ class McpAgent(AgentPeer):
         initialize = self.session.initialize
         if initialize is None or self.session.version is None:
             self.ready()
+            if any(pending.method == "initialize" for pending in self.pending.values()):
+                self._expect_handshake()
         else:
             self.ask("initialize", initialize, self._initialized_again, self.spec.handshake_ns)
 
@@ -337,6 +340,9 @@ class McpAgent(AgentPeer):
         version = None if response is None else self._initialized(response)
         if version is None:
             self._handshake_failed(0)
+        elif self.session.version is None:
+            self.ready()  # the client begins anew meanwhile
+            self._expect_handshake()
         elif version != self.session.version:
             self.trouble("protocol_violation")
         else:
