@@ -1582,6 +1582,9 @@ GATE: Final = (
             "tests/gate/test_command_line.py::test_an_agents_stderr_passes_masked_until_its_handshake_or_as_asked",
             "tests/gate/test_command_line.py::test_callgates_own_tokens_do_not_reach_the_agent",
             "tests/gate/test_command_line.py::test_a_stderr_that_nobody_reads_does_not_stop_the_gate",
+            "tests/gate/test_more_words.py::test_a_server_that_ends_at_its_start_is_told_with_its_own_words",
+            "tests/gate/test_more_words.py::test_what_a_server_prints_to_its_stdout_is_told_once_and_not_repeated",
+            "tests/gate/test_more_words.py::test_an_agent_that_the_policy_does_not_know_is_told",
         ),
     ),
     Requirement(

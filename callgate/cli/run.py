@@ -100,8 +100,14 @@ async def _run(options: argparse.Namespace) -> int:
                 plan = _read_policy(options)
             return await _serve(launcher, plan, options)
         except LaunchRefused as error:
-            _say(error.describe())
+            _say(error.describe() + _where_to_look(error.gaps.get("command", "/")))
             return REFUSED
+
+
+def _where_to_look(missing: str) -> str:
+    """For a command that was sought on the PATH in vain."""
+    known = "/" in missing
+    return "" if known else "; clients may have a shorter PATH than your shell: write all of it"
 
 
 def _read_policy(options: argparse.Namespace) -> Plan:
@@ -221,6 +227,9 @@ def _announce(policy: Policy, plan: Plan) -> None:
         else "not contained: the process has all rights of yours"
     )
     audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
+    if policy.agents and plan.spec.agent not in policy.agents:
+        names = ", ".join(sorted(policy.agents))
+        _say(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
     _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from callgate.gate.chronicle import Chronicle
 from callgate.gate.connection import Connection
+from callgate.gate.words import how_it_ended
 from callgate.launcher.history import RunRecord
 from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
@@ -257,7 +258,7 @@ class Supervisor:
         if again:
             soon = isinstance(decision, Again)
             how = "it will be started again" if soon else "the next call resumes it"
-            self._say(f"agent {agent} ended: {stopped.reason}; {how}")
+            self._say(f"agent {agent} ended: {how_it_ended(stopped)}; {how}")
 
     def _warn(self, limit: LimitInfo) -> None:
         peer = self._peer
