@@ -231,6 +231,8 @@ def _announce(policy: Policy, plan: Plan) -> None:
         names = ", ".join(sorted(policy.agents))
         _say(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
     _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
+    if os.isatty(0):
+        _say("reads MCP from this terminal; it is meant to be started by an MCP client")
 
 
 async def _follow(plan: Plan, options: argparse.Namespace, router: Router, gate: StdioGate) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -72,6 +74,16 @@ def test_an_agent_that_the_policy_does_not_know_is_told(tmp_path: Path) -> None:
         assert gate.ends() == 0
 
         assert "the policy says nothing of agent web, only of other, wbe" in gate.stderr
+
+
+def test_a_person_who_starts_it_by_hand_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    with Gate(tmp_path, REFERENCE, stdin=its) as gate:
+        until(lambda: "meant to be started by an MCP client" in gate.stderr)
+        gate.process.terminate()
+        assert gate.wait() == 0
+    os.close(ours)
+    os.close(its)
 
 
 def test_a_bare_name_that_is_not_found_says_where_to_look(tmp_path: Path) -> None:
