@@ -61,6 +61,9 @@ CORE: Final = (
             "tests/docs/test_examples.py::test_every_page_can_be_reached_from_the_index",
             "tests/docs/test_examples.py::test_every_link_to_a_file_leads_somewhere",
             "tests/docs/test_reference.py::test_a_page_says_what_the_code_says",
+            "tests/docs/test_limits.py::test_a_page_has_the_four_parts",
+            "tests/docs/test_limits.py::test_every_metric_on_a_page_is_one",
+            "tests/docs/test_limits.py::test_every_event_and_code_on_a_page_is_one",
             "tests/docs/test_reference.py::test_the_list_of_errors_is_whole",
             "tests/policy/test_schema.py::test_the_reference_page_is_what_the_models_say",
             "tests/policy/test_schema.py::test_the_reference_page_has_every_key_of_the_schema",
@@ -1019,6 +1022,7 @@ PROTOCOLS: Final = (
         (
             "tests/peers/test_calls.py::test_a_refusal_of_the_stateless_era_is_complete",
             "tests/peers/test_requests.py::test_the_stateless_era_is_listed_with_what_its_requests_carry",
+            "tests/peers/test_requests.py::test_an_agent_is_not_listed_by_a_client_that_only_tries_which_era_it_is",
             "tests/peers/test_death.py::test_a_session_of_the_stateless_era_needs_no_replay",
         ),
     ),
@@ -1573,6 +1577,8 @@ GATE: Final = (
             "tests/gate/test_run.py::test_without_a_restart_a_death_ends_the_gate_with_its_code",
             "tests/gate/test_run.py::test_a_signal_that_ends_the_agent_is_told_as_a_shell_would",
             "tests/gate/test_run.py::test_a_signal_ends_the_gate_and_the_agent",
+            "tests/gate/test_more_ends.py::test_the_end_of_stdin_is_seen_though_a_dead_agent_had_not_read",
+            "tests/gate/test_more_ends.py::test_whoever_asks_twice_for_the_end_is_not_kept_waiting",
         ),
     ),
     Requirement(
@@ -1592,6 +1598,8 @@ GATE: Final = (
             "tests/gate/test_run.py::test_a_death_is_answered_at_once_and_the_client_does_not_notice",
             "tests/gate/test_run.py::test_an_agent_that_closes_its_stdout_and_lives_is_replaced",
             "tests/gate/test_run.py::test_a_process_that_comes_back_with_another_version_ends_the_gate",
+            "tests/gate/test_more_ends.py::test_a_locked_history_does_not_hold_up_answers_or_the_next_process",
+            "tests/gate/test_more_ends.py::test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting",
         ),
     ),
     Requirement(
@@ -1643,6 +1651,9 @@ GATE: Final = (
             "tests/gate/test_command_line.py::test_an_agents_stderr_passes_masked_until_its_handshake_or_as_asked",
             "tests/gate/test_command_line.py::test_callgates_own_tokens_do_not_reach_the_agent",
             "tests/gate/test_command_line.py::test_a_stderr_that_nobody_reads_does_not_stop_the_gate",
+            "tests/gate/test_more_words.py::test_a_server_that_ends_at_its_start_is_told_with_its_own_words",
+            "tests/gate/test_more_words.py::test_what_a_server_prints_to_its_stdout_is_told_once_and_not_repeated",
+            "tests/gate/test_more_words.py::test_an_agent_that_the_policy_does_not_know_is_told",
         ),
     ),
     Requirement(
@@ -1725,6 +1736,11 @@ GATE: Final = (
             "tests/compat/gate_v1/test_gate_v1.py::test_the_published_everything_server_works_unchanged",
             "tests/compat/gate_v1/test_gate_v1.py::test_the_published_memory_server_works_unchanged",
             "tests/compat/gate_v1/test_gate_v1.py::test_a_clients_cancel_ends_the_call_and_the_session_goes_on",
+            "tests/gate/test_more_sdk2.py::test_questions_pages_and_streams_are_the_same",
+            "tests/compat/gate_v1/test_across_eras.py::test_a_client_of_2_sees_the_same_of_a_server_of_1",
+            "tests/compat/gate_v1/test_across_eras.py::test_a_client_of_1_sees_the_same_of_a_server_of_2",
+            "tests/compat/gate_v1/test_across_eras.py::test_a_client_of_2_sees_the_same_of_the_published_time_server",
+            "tests/compat/gate_v1/test_across_eras.py::test_a_client_of_2_sees_the_same_of_the_published_everything_server",
         ),
     ),
     Requirement(
@@ -1735,6 +1751,10 @@ GATE: Final = (
             "tests/cli/test_demo.py::test_every_scene_keeps_its_claim",
             "tests/cli/test_demo.py::test_it_leaves_a_policy_and_an_audit_to_look_at",
             "tests/cli/test_demo.py::test_a_claim_that_is_not_kept_is_said_and_is_exit_1",
+            "tests/cli/test_demo.py::test_the_end_says_what_became_of_all_calls",
+            "tests/cli/test_demo.py::test_it_deletes_nothing_that_is_not_its_own",
+            "tests/cli/test_demo.py::test_a_gate_that_does_not_start_is_said_at_once_with_its_words",
+            "tests/cli/test_demo.py::test_a_terminal_shows_the_claim_that_is_tried_and_the_last_calls",
         ),
     ),
     Requirement(

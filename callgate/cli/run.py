@@ -123,7 +123,7 @@ async def _run(options: argparse.Namespace) -> int:
                 launching.cancel()
                 await asyncio.wait([launching])
         except LaunchRefused as error:
-            _say(error.describe())
+            _say(error.describe() + _where_to_look(error.gaps.get("command", "/")))
             return REFUSED
 
 
@@ -131,6 +131,12 @@ def _zero_plan(options: argparse.Namespace) -> Plan:
     agent = options.agent or _agent_name(options.command[0])
     spec = LaunchSpec(agent, tuple(options.command), launcher=options.launcher or BUILT_IN)
     return Plan(None, spec)
+
+
+def _where_to_look(missing: str) -> str:
+    """For a command that was sought on the PATH in vain."""
+    known = "/" in missing
+    return "" if known else "; clients may have a shorter PATH than your shell: write all of it"
 
 
 def _read_policy(options: argparse.Namespace) -> Plan:
@@ -270,7 +276,12 @@ def _announce(policy: Policy, plan: Plan) -> None:
     )
     contained = _contained(plan.spec)
     audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
+    if policy.agents and plan.spec.agent not in policy.agents:
+        names = ", ".join(sorted(policy.agents))
+        _say(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
     _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
+    if os.isatty(0):
+        _say("reads MCP from this terminal; it is meant to be started by an MCP client")
 
 
 def _contained(spec: LaunchSpec) -> str:

@@ -89,6 +89,7 @@ class Connection:
         self._hub.silence(self._deaf)
         self.reader.close()
         self.writer.close()
+        self.writer.on_drained()  # who was not read because it had not drained
         for one in self._drains:
             await one.finish(LAST_WORDS_S)
         for fd in self._fds:

@@ -20,6 +20,7 @@ import msgspec
 from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge
 from callgate.gate.stderr import show
 from callgate.gate.supervisor import Supervisor
+from callgate.gate.words import UNREADABLE, ended
 from callgate.launcher.capture import UntilReady
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
@@ -71,6 +72,7 @@ class StdioGate:
         self._say = say
         self.hub = hub = Hub(router)
         hub.on_fault = self._fault
+        hub.on_first_rejected = lambda reason: say(UNREADABLE.format(reason))
         stderr = UntilReady(show)
         self.supervisor = Supervisor(
             hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
@@ -78,13 +80,15 @@ class StdioGate:
         gate = router.policy.gate(settings.agent)
         kind = RuntimeAgent if gate.protocol == "runtime" else McpAgent
         self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.trouble)
-        if not settings.pass_stderr:
-            self._agent.on_handshake = stderr.ready
+        self._spoke = False
+        """Whether the agent has shown that it speaks its protocol."""
+        self._agent.on_handshake = lambda: self._hear(None if settings.pass_stderr else stderr)
         self._caller = McpCaller(hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller)
         self._done = asyncio.Event()
         self._hurry = asyncio.Event()
         """Nobody waits for answers any more."""
         self._signal: int | None = None
+        self._client_ended = False
         self._from_client: Reader | None = None
 
     async def run(self, first: Run | None, stdin: int = 0, stdout: int = 1) -> int:
@@ -107,6 +111,7 @@ class StdioGate:
                 await self._finish()
                 await self.supervisor.stop()
             await asyncio.wait([life])
+            self._caller.agent_gone()
             self.hub.write_merged()
             self.hub.flush()
             with suppress(TimeoutError):
@@ -134,7 +139,7 @@ class StdioGate:
         """
         client = self._from_client
         if client is None:
-            client = self._from_client = Reader(stdin, self._received, self._done.set)
+            client = self._from_client = Reader(stdin, self._received, self._no_more)
         reader = connection.reader
         connection.writer.on_full = lambda: client.hold("agent")
         connection.writer.on_drained = lambda: client.release("agent")
@@ -171,7 +176,19 @@ class StdioGate:
         caller.closed()
         self.hub.flush()
 
+    def _hear(self, stderr: UntilReady | None) -> None:
+        """The agent's first words of its protocol; its stderr is for its start."""
+        self._spoke = True
+        if stderr is not None:
+            stderr.ready()
+
+    def _no_more(self) -> None:
+        """The client has closed its side."""
+        self._client_ended = True
+        self._done.set()
+
     def _client_gone(self) -> None:
+        self._client_ended = True
         self._hurry.set()
         self._done.set()
 
@@ -179,7 +196,11 @@ class StdioGate:
         loop = asyncio.get_running_loop()
 
         def stop(number: int) -> None:
-            self._signal = number
+            if self._signal is not None:
+                self.supervisor.hurry()
+            elif number == signal.SIGINT:
+                self._say("ends; interrupt again to end the agent at once")
+            self._signal = self._signal or number
             self._hurry.set()
             self._done.set()
 
@@ -195,9 +216,11 @@ class StdioGate:
             return INTERRUPTED
         if stopped.reason == "stop_requested":
             return 0
-        if stopped.reason == "exited" and not stopped.exit_code:
+        good = stopped.reason == "exited" and not stopped.exit_code
+        if not good or not self._client_ended:
+            self._say(ended(self._agent_name, stopped, spoke=self._spoke))
+        if good:
             return 0
-        self._say(f"agent {self._agent_name} ended: {stopped.reason}")
         if stopped.reason == "wall_time_limit":
             return TIMED_OUT
         if stopped.signal is not None:

@@ -8,7 +8,6 @@ memory is paused: its workspace is kept, and it is resumed with backoff, or by t
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 import uuid
 from contextlib import suppress
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.gate.chronicle import Chronicle
 from callgate.gate.connection import Connection
+from callgate.gate.words import how_it_ended
 from callgate.launcher.history import RunRecord
 from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
@@ -65,13 +66,16 @@ class Supervisor:
         self._spec = spec
         self._stderr = stderr
         self._secrets = secrets
-        self._history = history
+        self._chronicle = Chronicle(history)
         self._say = say
         self._restarts = Restarts(spec.restart)
         self._wanted = asyncio.Event()
         self._stop = asyncio.Event()
         self._again = False
         """Whether the process was ended in order to be started again."""
+        self._over = False
+        """Whether the process has ended; what ails it then is nobody's concern."""
+        self._hurry = asyncio.Event()
         self._started_ns = 0
         self._launched_by = spec.launcher
         self._peer: AgentPeer | None = None
@@ -92,19 +96,23 @@ class Supervisor:
         """
         self._peer = peer
         peer.on_wanted = self._wanted.set
+        try:
+            return await self._live(peer, first)
+        except Exception:
+            self._gone(peer, "failed_to_start", None)
+            raise
+        finally:
+            await self._chronicle.close()
+
+    async def _live(self, peer: AgentPeer, first: Run | None) -> Stopped:
         self._restarts.started(monotonic_ns())
-        run = first
-        if run is None:
-            try:
-                run = await self._launch(None)
-            except LaunchRefused:
-                self._gone(peer, "failed_to_start", None)
-                raise
+        run = await self._launch(None) if first is None else first
         while True:
             if self._stop.is_set():
                 run.kill("stop_requested")
             await self._connect(run, peer)
             stopped = await run.wait()
+            self._over = True
             decision = self._decide(stopped)
             paused = run if stopped.state == "paused" else None
             again = not self._stop.is_set() and (isinstance(decision, Again) or paused is not None)
@@ -119,7 +127,7 @@ class Supervisor:
 
     def trouble(self, reason: StopReason, *, again: bool = False) -> None:
         """The process has to go; `again` starts another whatever the policy says."""
-        if self._run is None:
+        if self._run is None or self._over:
             return
         self._again = again
         if reason == "protocol_violation":
@@ -127,7 +135,10 @@ class Supervisor:
         self._run.kill(reason)
 
     async def stop(self) -> None:
-        """End the process: its stdin closes, then it is asked, then it is made to."""
+        """End the process: its stdin closes, then it is asked, then it is made to.
+
+        Whoever calls `hurry` meanwhile, or has before, will have it made to at once.
+        """
         self._stop.set()
         self._wanted.set()
         if self._peer is not None:
@@ -137,10 +148,23 @@ class Supervisor:
             self._connection.close_stdin()
         run = self._run
         if run is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EOF_GRACE_S):
-                    await run.wait()
-            await run.stop("stop_requested")
+            ending = asyncio.ensure_future(self._end(run))
+            hurried = asyncio.ensure_future(self._hurry.wait())
+            await asyncio.wait([ending, hurried], return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                run.kill("stop_requested")
+            hurried.cancel()
+            await ending
+
+    def hurry(self) -> None:
+        """Do not wait for a process that is asked to end."""
+        self._hurry.set()
+
+    async def _end(self, run: Run) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EOF_GRACE_S):
+                await run.wait()
+        await run.stop("stop_requested")
 
     def _decide(self, stopped: Stopped) -> Again | Down:
         wanted, self._again = self._again, False
@@ -189,6 +213,7 @@ class Supervisor:
     async def _connect(self, run: Run, peer: AgentPeer) -> None:
         again = self._run is not None
         self._run = run
+        self._over = False
         self._started_ns = time.time_ns()
         connection = Connection(run, peer, self._hub)
         self._connection = connection
@@ -210,7 +235,7 @@ class Supervisor:
             peer.started()
         self._hub.flush()
         await connection.open(self._stderr, self._secrets)
-        await self._remember(run, None)
+        self._remember(run, None)
 
     async def _ended(self, run: Run, peer: AgentPeer, stopped: Stopped, *, again: bool) -> None:
         connection = self._connection
@@ -233,7 +258,7 @@ class Supervisor:
         self._hub.flush()
         if connection is not None:
             await connection.close()
-        await self._remember(run, stopped)
+        self._remember(run, stopped)
 
     def _tell(self, agent: str, stopped: Stopped, decision: Again | Down, *, again: bool) -> None:
         """For people: what has ended it, and what follows."""
@@ -246,7 +271,7 @@ class Supervisor:
         if again:
             soon = isinstance(decision, Again)
             how = "it will be started again" if soon else "the next call resumes it"
-            self._say(f"agent {agent} ended: {stopped.reason}; {how}")
+            self._say(f"agent {agent} ended: {how_it_ended(stopped)}; {how}")
 
     def warn(self, limit: LimitInfo) -> None:
         peer = self._peer
@@ -260,11 +285,8 @@ class Supervisor:
             self._hub.flush()
             self._say(f"agent {peer.name} is close to its {limit.type} limit: {limit.limit}")
 
-    async def _remember(self, run: Run, stopped: Stopped | None) -> None:
-        """Into the history; one that cannot be written is no reason not to run."""
-        history = self._history
-        if history is None:
-            return
+    def _remember(self, run: Run, stopped: Stopped | None) -> None:
+        """Into the history."""
         record = RunRecord(
             run.run_id,
             self._spec.agent,
@@ -283,8 +305,7 @@ class Supervisor:
                 usage=msgspec.to_builtins(stopped.usage),
                 limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
             )
-        with suppress(sqlite3.Error, OSError):
-            await asyncio.to_thread(history.put, record)
+        self._chronicle.put(record)
 
 
 def _is_lacking(effect: Effect) -> bool:

@@ -78,6 +78,7 @@ class Hub:
         "_timing",
         "engine",
         "on_fault",
+        "on_first_rejected",
         "rejected",
         "requests",
         "router",
@@ -97,6 +98,8 @@ class Hub:
         """Answers and notifications that belong to nothing in flight."""
         self.on_fault: Callable[[Exception], None] | None = None
         """Told of a fault of ours that one frame met."""
+        self.on_first_rejected: Callable[[str], None] | None = None
+        """Told why the first frame could not be read; of the others there are records."""
         self._mergers: dict[str, Merger] = {}
         self._merged: Counter[tuple[str, str]] = Counter()
         """Rejected frames that are not written yet, by agent and reason."""
@@ -134,6 +137,9 @@ class Hub:
     def reject(self, agent: str, reason: str) -> None:
         """Count a frame that could not be read; a flood of them is not a flood of records."""
         self.rejected[reason] += 1
+        if self.on_first_rejected is not None:
+            tell, self.on_first_rejected = self.on_first_rejected, None
+            tell(reason)
         merger = self._mergers.get(agent)
         if merger is None:
             merger = self._mergers[agent] = Merger()

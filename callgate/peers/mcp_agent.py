@@ -93,9 +93,11 @@ class McpAgent(AgentPeer):
         self.session.note(request)
         self.register(pending)
         if request.method == "initialize":
-            self._expect_handshake()
+            self._tools.meta = None  # of a client that tried the other era first
+            if self.is_ready:
+                self._expect_handshake()
         elif pending.stateless and not self._tools.listed:
-            self._tools.begin(request.meta)
+            self._tools.meta = request.meta
         token = None if request.token is None else pending.own_id
         pending.sent = mcp_encode.encode_request(request, pending.own_id, token)
         self.put(pending.sent)
@@ -110,8 +112,8 @@ class McpAgent(AgentPeer):
             self._tools.begin()
 
     def before_stateless_call(self, call: CallTool) -> None:
-        if not self._tools.listed and self.is_ready:
-            self._tools.begin(call.meta)
+        if not self._tools.listed:
+            self._tools.meta = call.meta
 
     def ask(
         self, method: str, params: bytes, on_answer: Callable[[Response | None], None], ns: int
@@ -171,6 +173,8 @@ class McpAgent(AgentPeer):
             return
         if self.on_handshake is not None and self.session.initialize is None:
             self.shook_hands()  # the era without one: any answer will do
+        if pending.stateless and not self._tools.listed and len(message.result):
+            self._tools.begin()  # an error may only say that it wants `initialize` first
         flight = pending.flight
         if flight is None:
             self._other_answer(pending, message)
@@ -225,7 +229,7 @@ class McpAgent(AgentPeer):
             pending.caller.outbox.put(frame)
 
     def _notification(self, message: Notification) -> None:
-        if message.method == "notifications/tools/list_changed" and self.is_ready:
+        if message.method == "notifications/tools/list_changed" and self._tools.listed:
             self._tools.begin()
         own_id = stream_of(message.params)
         if own_id is not None and message.params is not None:
@@ -327,6 +331,8 @@ class McpAgent(AgentPeer):
         initialize = self.session.initialize
         if initialize is None or self.session.version is None:
             self.ready()
+            if any(pending.method == "initialize" for pending in self.pending.values()):
+                self._expect_handshake()
         else:
             self.ask("initialize", initialize, self._initialized_again, self.spec.handshake_ns)
 
@@ -334,6 +340,9 @@ class McpAgent(AgentPeer):
         version = None if response is None else self._initialized(response)
         if version is None:
             self._handshake_failed(0)
+        elif self.session.version is None:
+            self.ready()  # the client begins anew meanwhile
+            self._expect_handshake()
         elif version != self.session.version:
             self.trouble("protocol_violation")
         else:

@@ -262,6 +262,15 @@ class McpCaller:
             if pending.method == LISTEN:
                 self._cancel(pending)
 
+    def agent_gone(self) -> None:
+        """There will be no agent any more: nobody else answers what waits for a quota."""
+        now_ns = monotonic_ns()
+        for pending in list(self.in_flight.values()):
+            if pending.call is not None and pending.flight is None:
+                lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
+                error = refusals.plain(AgentUnavailable, lane, None)
+                self.refused(pending, self._refusal(lane, error, now_ns))
+
     def closed(self) -> None:
         """The client went away: that is a cancel of everything it asked for."""
         self.asked.close()

@@ -1,7 +1,9 @@
 """What a gate knows of an MCP agent's tools: it lists them itself.
 
-Synchronous. So each tool has counters of its own and may be named in the audit. One listing is
-under way at a time, however often the agent says that its tools have changed.
+Synchronous. So each tool has counters of its own and may be named in the audit. It asks once the
+session is open or, in the era without one, once an answer has shown that the agent speaks it: a
+client may only be trying which era it is. One listing is under way at a time, however often the
+agent says that its tools have changed.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ MAX_PAGES: Final = 64
 class ToolLister:
     """Lists the tools of one agent."""
 
-    __slots__ = ("_agent", "_changed", "_listing", "_meta", "_pages", "listed")
+    __slots__ = ("_agent", "_changed", "_listing", "_pages", "listed", "meta")
 
     def __init__(self, agent: McpAgent) -> None:
         self._agent = agent
-        self._meta: Members | None = None
+        self.meta: Members | None = None
         """What every request must carry, in the era without `initialize`."""
         self._listing = False
         self._changed = False
@@ -41,11 +43,9 @@ class ToolLister:
         self.listed = False
         """Whether this process was asked already."""
 
-    def begin(self, meta: Members | None = None) -> None:
+    def begin(self) -> None:
         """Ask for the list, or for it once more when the one under way is complete."""
         self.listed = True
-        if meta is not None:
-            self._meta = meta
         if self._listing:
             self._changed = True
             return
@@ -75,8 +75,8 @@ class ToolLister:
 
     def _ask(self, cursor: str | None) -> None:
         params: dict[str, object] = {} if cursor is None else {"cursor": cursor}
-        if self._meta is not None:
-            params["_meta"] = self._meta
+        if self.meta is not None:
+            params["_meta"] = self.meta
         self._agent.ask("tools/list", encode_json(params), self._page, LIST_TIMEOUT_NS)
 
     def _page(self, response: Response | None) -> None:

@@ -26,6 +26,7 @@ def warnings_of(
     """Every warning, in the order of the file."""
     found = [*_tokens(file, document, environ), *_named_waits(file, document, resolver)]
     for agent in (*file.agents, ANY):
+        found += _shadowless(document, resolver, agent)
         tools = file.agents[agent].tools if agent in file.agents else {}
         for tool in (None, *tools):
             found += _waits(document, resolver, agent, tool)
@@ -101,6 +102,16 @@ def _timeouts(
         found = f"timeout {duration_text(own.value)}"
         expected = f"at most max_timeout, {duration_text(ceiling.value)}, to which it is lowered"
         yield _at(document, (*own.layer.path, "timeout"), found, expected)
+
+
+def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:
+    """Limits of a connection cannot be tried: what they do is not a refusal of one call."""
+    resolution = resolver.resolve(ANY, agent, None)
+    for key in ("max_frame_bytes", "bandwidth"):
+        choice = resolution.part("", key)
+        if choice is not None and choice.mode == "shadow" and choice.layer.path:
+            expected = f"`mode: enforce` or `off`: {key} has no shadow, and is off in that mode"
+            yield _at(document, (*choice.layer.path, key), f"{key} in shadow mode", expected)
 
 
 def _both(own: Choice | None, ceiling: Choice | None) -> bool:

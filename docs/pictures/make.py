@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from callgate.cli.demo.show import draw_table, play
+from callgate.cli.demo.show import draw_claims, draw_outcomes, play
 
 PICTURE = Path(__file__).parent / "demo.svg"
 WIDTH = 118
@@ -21,9 +21,10 @@ WIDTH = 118
 def main() -> None:
     """Write `demo.svg` beside this file."""
     with tempfile.TemporaryDirectory() as folder:
-        claims = asyncio.run(play(Path(folder)))
+        played = asyncio.run(play(Path(folder)))
     console = Console(record=True, width=WIDTH, force_terminal=True)
-    console.print(draw_table(claims))
+    console.print(draw_claims(played.claims))
+    console.print(draw_outcomes(played.answers))
     console.save_svg(str(PICTURE), title="callgate demo")
 
 

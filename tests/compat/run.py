@@ -3,13 +3,15 @@
 Every folder beside this file with a `requirements.txt` is one: it gets `.venv-compat/NAME`, with
 callgate, what the requirements say, and what all tests need; and its tests run there. Packages
 that the requirements name are free, all others are held by `constraints.txt`. An environment is
-made anew when what it is made from has changed.
+made anew when what it is made from has changed. `CALLGATE_BASE_PYTHON` is the Python that runs
+this, for tests that want a peer of the other set.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -76,8 +78,9 @@ def main(argv: list[str] | None = None) -> int:
     failed = []
     for name in names:
         print(f"=== {name}", flush=True)  # noqa: T201  # a command
-        tests = [str(make(name)), "-m", "pytest", "-q", str(HERE / name)]
-        if subprocess.run(tests, cwd=ROOT, check=False).returncode:
+        tests = [str(make(name)), "-m", "pytest", "-q", "-rs", str(HERE / name)]
+        environ = {**os.environ, "CALLGATE_BASE_PYTHON": sys.executable}
+        if subprocess.run(tests, cwd=ROOT, env=environ, check=False).returncode:
             failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else "all passed", flush=True)  # noqa: T201
     return 1 if failed else 0

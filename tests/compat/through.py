@@ -6,14 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from callgate.audit.events import TERMINAL
 from callgate.audit.verify import verify
 from tests.router.helpers import audit_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATIENCE_S = 60.0
 """For one exchange; most take a second."""
@@ -56,3 +54,22 @@ def install_npm(place: Path) -> str:
     except subprocess.TimeoutExpired:
         return "npm took too long"
     return "" if done.returncode == 0 else f"npm ended with {done.returncode}"
+
+
+CLIENT_2 = Path(__file__).parents[1] / "gate" / "sdk2_client.py"
+CLIENT_S = 90
+
+
+def seen_by_2(
+    python: str, mode: str, calls: list[tuple[str, dict[str, Any]]], command: list[str]
+) -> tuple[list[Any], list[Any]]:
+    """What a client of the SDK's 2.x sees and hears; `python` is one that has it."""
+    done = subprocess.run(
+        [python, str(CLIENT_2), mode, json.dumps(calls), *command],
+        capture_output=True,
+        timeout=CLIENT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
+    said = json.loads(done.stdout)
+    return said["seen"], said["heard"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.compat.through import PATIENCE_S, calls_written, gate
+from tests.compat.through import PATIENCE_S, calls_written, gate, seen_by_2
 
 try:
     ERA = version("mcp").partition(".")[0]
@@ -88,6 +88,37 @@ async def test_a_client_sees_the_same_with_and_without_the_gate(
     assert through[0] == ("2025-11-25" if mode == "legacy" else "2026-07-28")
     assert through[-1] == [(0, 3, "step 0"), (1, 3, "step 1"), (2, 3, "step 2")]
     assert calls_written(tmp_path)[:4] == ["completed", "failed", "completed", "completed"]
+
+
+RICH = [sys.executable, str(Path(__file__).with_name("sdk2_rich_server.py"))]
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("echo", {"text": "é漢🗝 \u2028"}),
+    ("large", {}),
+    ("sample", {}),
+    ("roots", {}),
+    ("log", {}),
+    ("ask", {}),
+    ("level", {}),
+    ("listen", {"uri": "memo://a"}),
+]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_questions_pages_and_streams_are_the_same(mode: str, tmp_path: Path) -> None:
+    direct = seen_by_2(sys.executable, mode, ASKED, RICH)
+
+    through = seen_by_2(sys.executable, mode, ASKED, gate(RICH, tmp_path))
+
+    assert through == direct
+    seen, heard = through
+    assert [name for name, *_ in seen].count("tools") == 3
+    assert [name for name, *_ in seen].count("resources") == 3
+    assert len(str(seen)) > 3_000_000
+    asked = {"asked to sample", "asked for roots"}
+    if mode == "auto":
+        assert ["news", "ResourceUpdated(uri='memo://a')"] in seen
+        asked.add("asked to fill in")
+    assert asked <= {name for name, _ in heard}
 
 
 async def test_a_call_that_its_client_gives_up_is_cancelled(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_death_is_answered_at_once_and_the_client_does_not_notice(tmp_path: Pa
         codes = [code_of(gate.answer_to(number)) for number in range(3)]
         assert codes == ["agent.crashed"] * 3
         assert json.loads(words(gate.ask(tool(9, "hello_world")))) == {"greeting": "hello, world"}
-        assert "web ended: signal; it will be started again" in gate.stderr
+        assert "web ended: signal SIGKILL; it will be started again" in gate.stderr
         assert gate.ends() == 0
         assert [event for event in gate.events("agent.") if event.startswith("run_")] == [
             "run_started",
@@ -146,7 +146,7 @@ def test_without_a_restart_a_death_ends_the_gate_with_its_code(tmp_path: Path) -
 
         assert code_of(answer) == "agent.crashed"
         assert gate.wait() == 7
-        assert "agent web ended: exited" in gate.stderr
+        assert "agent web ended: exited with code 7" in gate.stderr
 
 
 def test_a_signal_that_ends_the_agent_is_told_as_a_shell_would(tmp_path: Path) -> None:

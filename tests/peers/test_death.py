@@ -362,6 +362,41 @@ async def test_a_handshake_that_died_does_not_accuse_the_next_process(
         assert gate.troubles == []
 
 
+async def test_a_beginning_that_waits_is_timed_with_the_process_that_gets_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.dies()
+        gate.client(initialize())
+        gate.pass_ms(20_000)
+        assert gate.troubles == []  # there is nobody yet who could have answered
+
+        gate.starts()
+        assert gate.one_to_agent()["method"] == "initialize"
+        gate.pass_ms(11_000)
+
+        assert gate.troubles == [("handshake_failed", False)]
+
+
+async def test_a_client_that_begins_anew_while_it_is_replayed_is_let_begin(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.shake_hands()
+        gate.dies()
+        gate.starts()
+        replayed = gate.one_to_agent()
+        gate.client(initialize("again", version="2025-06-18"))
+
+        gate.agent(answer(replayed["id"], initialized()))
+
+        assert gate.troubles == []
+        anew = gate.one_to_agent()
+        assert anew["method"] == "initialize"
+        gate.agent(answer(anew["id"], initialized("2025-06-18")))
+        assert gate.one_to_client() == answer("again", initialized("2025-06-18"))
+
+
 async def test_a_client_that_was_not_done_with_its_beginning_goes_on_with_it(
     tmp_path: Path, clock: Clock
 ) -> None:

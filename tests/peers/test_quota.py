@@ -149,6 +149,24 @@ async def test_an_agent_that_died_meanwhile_is_not_called(
         gate.assert_idle()
 
 
+async def test_who_waits_for_a_budget_when_there_will_be_no_agent_is_told(
+    tmp_path: Path, clock: Clock, store: Store
+) -> None:
+    store.go.clear()
+    async with rig(tmp_path, clock, POLICY) as gate:
+        gate.client(call("a"))
+        gate.dies(again=False)
+
+        gate.caller.agent_gone()
+        gate.hub.flush()
+
+        assert code_of(gate.one_to_client()) == "agent.unavailable"
+        store.go.set()
+        await settle(gate)
+        assert gate.to_client() == []
+        gate.assert_idle()
+
+
 async def test_a_store_that_fails_refuses(tmp_path: Path, clock: Clock, store: Store) -> None:
     store.broken = True
     async with rig(tmp_path, clock, POLICY) as gate:

@@ -17,6 +17,8 @@ from tests.peers.helpers import (
     code_of,
     events,
     failure,
+    initialize,
+    initialized,
     note,
     progress,
     request,
@@ -305,6 +307,7 @@ async def test_an_unanswered_listing_is_given_up(tmp_path: Path, clock: Clock) -
 async def test_a_change_is_listed_anew_one_listing_at_a_time(tmp_path: Path, clock: Clock) -> None:
     changed = note("notifications/tools/list_changed")
     async with rig(tmp_path, clock) as gate:
+        gate.shake_hands()
         gate.agent(*[changed] * 1_000)
         asked = listings(gate)
         assert len(asked) == 1
@@ -369,14 +372,48 @@ async def test_the_stateless_era_is_listed_with_what_its_requests_carry(
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1, **STATELESS))
 
-        listing, sent = gate.to_agent()
+        gate.agent(answer(gate.one_to_agent()["id"], {"content": []}))
+
+        listing = gate.one_to_agent()
         assert listing["method"] == "tools/list"
         assert listing["params"]["_meta"] == STATELESS
-        assert sent["params"]["_meta"] == STATELESS
         gate.agent(answer(listing["id"], tool_list("a", cursor="c")))
         assert gate.one_to_agent()["params"] == {"cursor": "c", "_meta": STATELESS}
         gate.client(call(2, **STATELESS))
         assert gate.one_to_agent()["method"] == "tools/call"
+
+
+async def test_an_agent_is_not_listed_by_a_client_that_only_tries_which_era_it_is(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(request("try", "server/discover", {"_meta": STATELESS}))
+        asked = gate.one_to_agent()
+        assert asked["method"] == "server/discover"
+
+        gate.agent(failure(asked["id"], -32601, "Method not found"))
+
+        assert gate.to_agent() == []
+        gate.client(initialize())
+        gate.agent(answer(gate.one_to_agent()["id"], initialized()))
+        assert gate.to_agent() == []
+        gate.client(note("notifications/initialized"))
+        _, listing = gate.to_agent()
+        assert listing["method"] == "tools/list"
+        assert "_meta" not in listing["params"]
+
+
+async def test_an_agent_that_speaks_of_its_tools_too_early_is_not_asked_for_them(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(initialize())
+        asked = gate.one_to_agent()
+
+        gate.agent(note("notifications/tools/list_changed"))
+
+        assert gate.to_agent() == []
+        gate.agent(answer(asked["id"], initialized()))
 
 
 # Streams.

@@ -198,6 +198,24 @@ class TestWarnings:
     def test_a_timeout_within_its_ceiling_is_fine(self, text: str) -> None:
         assert warned(text) == []
 
+    @pytest.mark.parametrize(
+        ("text", "path"),
+        [
+            (
+                "agents: {web: {max_frame_bytes: {limit: 1MiB, mode: shadow}}}",
+                "agents.web.max_frame_bytes",
+            ),
+            ("mode: shadow\ndefaults: {bandwidth: 1Mbps}", "defaults.bandwidth"),
+        ],
+    )
+    def test_a_limit_of_a_connection_in_shadow_mode(self, text: str, path: str) -> None:
+        assert [warning[0] for warning in warned(text)] == [path]
+
+    def test_a_limit_of_a_connection_that_is_enforced_or_off_is_fine(self) -> None:
+        assert warned("mode: shadow") == []
+        assert warned("agents: {web: {bandwidth: {limit: 1Mbps, mode: off}}}") == []
+        assert warned("agents: {web: {bandwidth: 1Mbps, max_frame_bytes: 1MiB}}") == []
+
     def test_each_is_told_once_in_the_order_of_the_file(self) -> None:
         text = (
             "agents:\n"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 LINE_BYTES = 64 * 1024 * 1024
@@ -19,11 +19,16 @@ ANSWER_S = 30.0
 END_S = 10.0
 
 
+class GateEnded(Exception):
+    """The gate has gone before its client."""
+
+
 class Answer(NamedTuple):
     """What became of a call."""
 
+    tool: str
     code: str
-    """`ok`, or the gate's error code."""
+    """`ok`, `cancelled`, or the gate's error code."""
     text: str
     seconds: float
     retry_after_ms: int | None = None
@@ -39,6 +44,10 @@ class Client:
         self._stdout = process.stdout
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._tools: dict[int, str] = {}
+        self.answers: list[Answer] = []
+        """What became of every call so far."""
+        self.on_answer: Callable[[], None] = _nothing
         self._reading = asyncio.create_task(self._read())
 
     async def open(self) -> list[str]:
@@ -60,7 +69,9 @@ class Client:
 
     def begin(self, tool: str, **arguments: Any) -> int:
         """Call a tool and do not wait; the call's id."""
-        return self._ask("tools/call", {"name": tool, "arguments": arguments})
+        own_id = self._ask("tools/call", {"name": tool, "arguments": arguments})
+        self._tools[own_id] = tool
+        return own_id
 
     async def settle(self, own_id: int, since: float) -> Answer:
         """Wait for a call that was begun."""
@@ -68,15 +79,18 @@ class Client:
         seconds = time.perf_counter() - since
         result = message.get("result") or {}
         error = (result.get("_meta") or {}).get("callgate/error") or message.get("error")
+        tool = self._tools.pop(own_id)
         if error is None:
-            return Answer("ok", result["content"][0]["text"], seconds)
+            return self._settled(Answer(tool, "ok", result["content"][0]["text"], seconds))
         data = error.get("data", error)
-        return Answer(str(data["code"]), data["message"], seconds, data.get("retry_after_ms"))
+        text, retry_after_ms = data["message"], data.get("retry_after_ms")
+        return self._settled(Answer(tool, str(data["code"]), text, seconds, retry_after_ms))
 
     def cancel(self, own_id: int) -> None:
         """Cancel a call; MCP wants no answer to it then."""
         self._waiting.pop(own_id, None)
         self._send({"method": "notifications/cancelled", "params": {"requestId": own_id}})
+        self._settled(Answer(self._tools.pop(own_id), "cancelled", "by its client; no answer", 0.0))
 
     async def close(self) -> None:
         """Say goodbye as MCP has it: close the gate's stdin."""
@@ -84,6 +98,11 @@ class Client:
         self._reading.cancel()
         with suppress(asyncio.CancelledError):
             await self._reading
+
+    def _settled(self, answer: Answer) -> Answer:
+        self.answers.append(answer)
+        self.on_answer()
+        return answer
 
     def _ask(self, method: str, params: dict[str, Any]) -> int:
         self._last_id += 1
@@ -107,6 +126,9 @@ class Client:
             waiting = self._waiting.get(message.get("id"))
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(GateEnded())
 
 
 @asynccontextmanager
@@ -136,3 +158,7 @@ async def gate(policy: Path, stderr: Path) -> AsyncIterator[Client]:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+def _nothing() -> None:
+    pass

@@ -277,13 +277,28 @@ async def test_the_published_everything_server_works_unchanged(npm: Path, tmp_pa
             ("trigger-sampling-request", {"prompt": "a word", "maxTokens": 5}),
             ("trigger-elicitation-request", {}),
             ("get-roots-list", {}),
-            ("trigger-long-running-operation", {"duration": 0.1, "steps": 2}),
         )
+        steps: list[Any] = []
+
+        async def step(done: float, total: float | None, message: str | None) -> None:
+            steps.append((done, total, message))
+
+        long = session.call_tool(
+            "trigger-long-running-operation",
+            {"duration": 0.2, "steps": 2},
+            progress_callback=step,
+        )
+        seen.append(("long", await tried(long)))
+        seen.append(("steps", steps))
+        seen.append(("templates", dump(await session.list_resource_templates())))
         seen.append(("resources", dump(await session.list_resources())))
         first = (await session.list_resources()).resources[0].uri
         seen.append(("read", dump(await session.read_resource(first))))
         seen.append(("prompts", dump(await session.list_prompts())))
         seen.append(("prompt", dump(await session.get_prompt("simple-prompt"))))
+        arguments = {"city": "Oslo"}
+        seen.append(("arguments", dump(await session.get_prompt("args-prompt", arguments))))
+        seen.append(("subscribe", await tried(session.subscribe_resource(first))))
         return seen
 
     direct, _ = await seen_of(command, exchange)
@@ -291,6 +306,7 @@ async def test_the_published_everything_server_works_unchanged(npm: Path, tmp_pa
 
     assert through == direct
     assert {"asked to sample", "asked to fill in"} <= {name for name, _ in notes}
+    assert len(dict(through)["steps"]) == 2
     assert calls_written(tmp_path) == ["completed"] * 7
 
 

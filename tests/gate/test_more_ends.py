@@ -1,0 +1,233 @@
+"""Ends that come at a bad moment: nobody waits longer than the end itself takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from callgate.gate.chronicle import MAX_WAITING, Chronicle
+from callgate.gate.supervisor import Supervisor
+from callgate.launcher.history import RunRecord
+from callgate.launcher.protocol import Stopped
+from callgate.model import LaunchSpec, RestartSpec
+from callgate.peers.hub import Hub
+from callgate.peers.mcp_agent import McpAgent
+from callgate.peers.outbox import Outbox
+from callgate.policy import Policy
+from callgate.router import Router
+from tests.gate.helpers import OPEN, REFERENCE, RESTARTED, Gate, agent, tool, until, words
+from tests.peers.helpers import Pipe, code_of, note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from callgate.launcher.protocol import Launcher
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
+
+SOON_S = 1.5
+"""Well below the two seconds for which a locked history is tried."""
+
+
+def one_death(gate: Gate, number: int) -> float:
+    """Kill the agent with a call in flight; how long it takes until the next is answered."""
+    gate.send(tool(number, "sleep", seconds=60))
+    until(lambda: gate.events("tool.call.").count("admitted") == 2 * number)
+    gate.kill_agent()
+    killed = time.monotonic()
+    assert code_of(gate.answer_to(number)) == "agent.crashed"
+    assert "greeting" in words(gate.ask(tool(f"after {number}", "hello_world")))
+    return time.monotonic() - killed
+
+
+def test_a_locked_history_does_not_hold_up_answers_or_the_next_process(tmp_path: Path) -> None:
+    with Gate(tmp_path, REFERENCE, RESTARTED) as gate:
+        gate.shake_hands()
+        gate.ask(tool(0, "hello_world"))
+        with closing(sqlite3.connect(tmp_path / "state/callgate/runs.sqlite")) as other:
+            until(lambda: other.execute("SELECT count(*) FROM run").fetchone()[0])
+            other.execute("BEGIN EXCLUSIVE")
+            took_s = [one_death(gate, number) for number in (1, 2)]
+            other.execute("ROLLBACK")
+        assert max(took_s) < SOON_S
+        assert gate.ends() == 0
+
+
+def test_the_end_of_stdin_is_seen_though_a_dead_agent_had_not_read(tmp_path: Path) -> None:
+    policy = OPEN.replace("web: {}", "web: {restart: {on: always, backoff: 50s..50s}}")
+    with Gate(tmp_path, agent("import time; time.sleep(600)"), policy) as gate:
+        gate.agent_process()
+        blank = {"text": "x" * 100_000}
+        gate.send(*(note("notifications/message", blank) for _ in range(25)))  # and it is held
+        gate.kill_agent()
+        until(lambda: "run_crashed" in gate.events("agent."))
+
+        asked = time.monotonic()
+        assert gate.ends() == 0
+
+        assert time.monotonic() - asked < 20
+
+
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def test_whoever_asks_twice_for_the_end_is_not_kept_waiting(tmp_path: Path) -> None:
+    with Gate(tmp_path, agent(STUBBORN)) as gate:
+        until(lambda: "ready" in gate.stderr)
+        gate.look_at_tree()
+        gate.process.send_signal(signal.SIGINT)
+        until(lambda: "again" in gate.stderr)
+        asked = time.monotonic()
+
+        gate.process.send_signal(signal.SIGINT)
+
+        assert gate.wait() == 130
+        assert time.monotonic() - asked < SOON_S
+
+
+TURNS = 1_000
+
+
+async def becomes(holds: Callable[[], bool]) -> None:
+    for _ in range(TURNS):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not happen")
+
+
+class Dead:
+    """A run that has ended, and remembers who wanted that."""
+
+    run_id = "r"
+    state = "crashed"
+    effective: ClassVar[dict[str, Any]] = {}
+    channel = token = None
+
+    def __init__(self) -> None:
+        self.stdin, self._in = self._pipe()
+        self._out, self.stdout = os.pipe()[::-1]
+        self._err, self.stderr = os.pipe()[::-1]
+        self.ended = asyncio.Event()
+        self.kills: list[str] = []
+
+    @staticmethod
+    def _pipe() -> tuple[int, int]:
+        reading, writing = os.pipe()
+        return writing, reading
+
+    def kill(self, reason: str) -> None:
+        self.kills.append(reason)
+
+    async def wait(self) -> Stopped:
+        await self.ended.wait()
+        return Stopped("exited", "stopped", exit_code=0)
+
+    async def stop(self, reason: str) -> Stopped:
+        del reason
+        return await self.wait()
+
+    def let_go(self) -> None:
+        for fd in (self._in, self._out, self._err):
+            os.close(fd)
+
+
+class Launches:
+    """Hands out one run after another, then fails in a way that nobody foresaw."""
+
+    def __init__(self, *runs: Dead) -> None:
+        self.runs = list(runs)
+
+    async def launch(self, *_: Any, **__: Any) -> Dead:
+        if not self.runs:
+            raise RuntimeError("a launcher of somebody's own")
+        return self.runs.pop(0)
+
+
+def supervisor_of(router: Router, launcher: Any, restart: RestartSpec) -> tuple[Supervisor, Any]:
+    hub = Hub(router)
+    spec = LaunchSpec("web", ("x",), restart=restart)
+    given: Launcher = launcher
+
+    class Nobody:
+        def feed(self, data: bytes) -> None: ...
+
+    supervisor = Supervisor(
+        hub, given, spec, stderr=Nobody(), secrets=(), history=None, say=lambda _: None
+    )
+    gate = router.policy.gate("web")
+    peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.trouble)
+    return supervisor, peer
+
+
+class Slow:
+    """A history that somebody else has locked."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.written: list[str] = []
+
+    def put(self, record: RunRecord) -> None:
+        assert self.go.wait(20)
+        self.written.append(record.run_id)
+
+
+async def test_a_history_that_stays_locked_keeps_only_the_last_runs_waiting() -> None:
+    history = Slow()
+    chronicle = Chronicle(history)  # type: ignore[arg-type]  # only `put` is used
+    for number in range(MAX_WAITING * 2):
+        chronicle.put(RunRecord(str(number), "web", started_ms=0, state="running"))
+
+    history.go.set()
+    await chronicle.close()
+
+    assert history.written == [str(number) for number in range(MAX_WAITING, MAX_WAITING * 2)]
+
+
+async def test_what_ails_a_process_that_is_gone_is_not_held_against_the_next() -> None:
+    first, second = Dead(), Dead()
+    never = RestartSpec(on="never")
+    async with Router(Policy.parse(OPEN.partition("audit:")[0])) as router:
+        supervisor, peer = supervisor_of(router, Launches(first, second), never)
+        supervisor.on_connected = lambda _: None
+        life = asyncio.create_task(supervisor.live(peer))
+        await becomes(lambda: supervisor._run is not None)
+        first.ended.set()
+        await becomes(lambda: supervisor._over)
+
+        supervisor.trouble("ignored_cancel", again=True)
+
+        assert supervisor._again is False
+        first.let_go()
+        assert (await life).reason == "exited"
+
+
+async def test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting() -> None:
+    first = Dead()
+    always = RestartSpec(on="always", first_ns=0, longest_ns=0)
+    async with Router(Policy.parse(OPEN.partition("audit:")[0])) as router:
+        supervisor, peer = supervisor_of(router, Launches(first), always)
+        life = asyncio.create_task(supervisor.live(peer))
+        await becomes(lambda: supervisor._run is not None)
+        first.ended.set()
+        first.let_go()
+
+        with pytest.raises(RuntimeError):
+            await life
+
+        assert not peer.is_up
