@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
+from tests.docs.reader import play
 from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
@@ -20,7 +21,7 @@ os.environ["CREWAI_TRACING_ENABLED"] = "false"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CrewAI warns of itself
-    crewai: Any = pytest.importorskip("crewai", reason="crewai is not installed")
+    crewai: Any = pytest.importorskip("crewai", reason="crewai is not installed; make compat")
     crewai_hooks: Any = pytest.importorskip("crewai.hooks")
     crewai_tools: Any = pytest.importorskip("crewai.tools")
 
@@ -28,6 +29,7 @@ from callgate.mounts.crewai import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
@@ -443,3 +445,9 @@ def test_the_example_runs() -> None:
         "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
         "done",
     ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/crewai.md", tmp_path, strict=False)

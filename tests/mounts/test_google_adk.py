@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
+from tests.docs.reader import play
 from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # ADK warns of itself
-    pytest.importorskip("google.adk", reason="google-adk is not installed")
+    pytest.importorskip("google.adk", reason="google-adk is not installed; make compat")
     agents: Any = pytest.importorskip("google.adk.agents")
     run_configs: Any = pytest.importorskip("google.adk.agents.run_config")
     models: Any = pytest.importorskip("google.adk.models")
@@ -28,6 +29,7 @@ from callgate.mounts.google_adk import CallgatePlugin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
@@ -389,3 +391,9 @@ def test_the_example_runs() -> None:
         "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
         "done",
     ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/google-adk.md", tmp_path, strict=False)

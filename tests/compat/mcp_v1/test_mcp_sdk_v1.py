@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
+from tests.docs.reader import play
 from tests.mounts.conftest import PATIENCE_S, POLICY, until
+from tests.mounts.examples import output_of
 from tests.mounts.serving import served
 
 try:
@@ -25,6 +27,8 @@ from callgate.mounts.mcp_sdk_v1 import guard_server
 from callgate.protocol.mcp import TIMEOUT_MS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
@@ -287,3 +291,17 @@ async def test_a_low_level_server_is_guarded_whenever_its_handlers_are_registere
     assert offered == ["echo"]
     assert code_of(refused) == "policy.denied"
     assert ran == ["echo"]
+
+
+def test_the_example_says_what_it_shows() -> None:
+    assert output_of("mount_mcp_sdk_v1") == [
+        "['search']",
+        "a page about owls",
+        "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
+    ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/mcp-sdk-v1.md", tmp_path)
