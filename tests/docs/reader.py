@@ -196,5 +196,6 @@ def _is_here(package: str) -> bool:
 def play(page: str, directory: Path, *, strict: bool = True) -> None:
     """Try a page of the documentation, named by its path; all that it needs must be here."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert missing(text) == set()
+    absent = missing(text)
+    assert not absent, f"not installed: {', '.join(sorted(absent))}"
     Reader(directory, strict=strict).read(text)

@@ -41,6 +41,43 @@ def test_a_page_that_is_not_tried_here_is_tried_with_its_runtime(page: str, test
     assert f'play("{page}"' in (ROOT / tests).read_text("utf-8")
 
 
+def test_a_page_whose_package_is_missing_is_no_success(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python requires=nobody.here\n```\n", encoding="utf-8")
+
+    with pytest.raises(AssertionError, match=r"nobody\.here"):
+        play(str(page), tmp_path)
+
+
+MOUNTS = sorted((ROOT / "docs" / "mounts").glob("*.md"))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in MOUNTS if page.stem != "index"], ids=lambda page: page.stem
+)
+def test_every_mount_has_a_page_with_before_and_after(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    example = ROOT / "examples" / f"mount_{page.stem.replace('-', '_')}.py"
+
+    assert text.index("\nBefore:\n") < text.index("\nAfter") < text.index("\n## What to know\n")
+    for said in ("**Refusals", "**Who calls", "annot", example.name):
+        assert said in text
+    assert example.exists()
+
+
+def test_every_mount_that_the_index_names_can_be_looked_up() -> None:
+    modules = {path.stem for path in (ROOT / "callgate" / "mounts").glob("*.py")}
+    index = (ROOT / "docs" / "mounts" / "index.md").read_text(encoding="utf-8")
+    rows = [line for line in index.splitlines() if "`callgate." in line and line.startswith("|")]
+
+    assert len(rows) == len(MOUNTS) - 1
+    for row in rows:
+        named = re.search(r"`callgate\.(?:mounts\.)?(\w+)", row)
+        assert named is not None
+        assert named[1] in modules
+        assert "](" in row
+
+
 def links(page: Path) -> list[Path]:
     """The files that a page points to, whether they exist or not."""
     prose = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)

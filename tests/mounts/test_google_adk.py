@@ -10,7 +10,7 @@ import pytest
 
 from tests.canary import canaries, leaks
 from tests.docs.reader import play
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 with warnings.catch_warnings():
@@ -308,6 +308,14 @@ async def test_without_an_agent_the_name_of_adks_is_taken(desk: Desk, tools: Too
         (refused,) = await Scene(tools, router, [("echo", {"text": "x"})], agent=None).run()
 
     assert refused == {"error": "the policy does not allow finder/echo"}
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        await Scene(tools, router, [("echo", {"text": "x"})], caller=caller).run()
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_caller_can_be_told_by_a_function_of_the_context(

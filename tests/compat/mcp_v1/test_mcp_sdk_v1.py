@@ -11,7 +11,7 @@ import pytest
 
 from tests.canary import canaries, leaks
 from tests.docs.reader import play
-from tests.mounts.conftest import PATIENCE_S, POLICY, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, POLICY, until
 from tests.mounts.examples import output_of
 from tests.mounts.serving import served
 
@@ -198,6 +198,14 @@ async def test_a_gate_that_fails_lets_nothing_through(
 
     assert code_of(result) == "internal"
     assert tools.calls == []
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router, connect(server_of(tools, router, caller=caller)) as client:
+        await ask(client, "echo", text="x")
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_requests_context_says_who_calls(desk: Desk, tools: Tools) -> None:
