@@ -37,7 +37,7 @@ async def delete_page(name: str) -> str:
 
 async def main() -> None:
     """Call a tool more often than its policy allows."""
-    async with router, connect(server._mcp_server) as client:
+    async with router, connect(server) as client:
         print([tool.name for tool in (await client.list_tools()).tools])
         for query in ("owls", "larks"):
             result = await client.call_tool("search", {"query": query})
