@@ -2,9 +2,10 @@
 
 Theory of operation. Absolute times drift by a factor of two on a shared machine, ratios
 of neighbouring moments do not. So every contender runs a short slice in every round, the
-order rotates by one each round, and a ratio is taken *within* a round before the median
-over all rounds. A slice is long enough (`SLICE_MS`) to hide the clock and the cold caches
-left by the contender before it, and short enough that noise hits whole rounds alike.
+order is drawn anew each round (whoever follows its like finds the code warm), and a ratio is
+taken *within* a round before the median over all rounds. A slice is long enough (`SLICE_MS`)
+to hide the clock and the cold caches left by the contender before it, and short enough that
+noise hits whole rounds alike.
 
 The garbage collector is the same for all: what set-up left behind is frozen, a full
 collection runs between slices outside the clock, and collections that a contender's own
@@ -16,6 +17,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -40,6 +42,9 @@ class Ready:
     batch: Batch
     before_slice: Callable[[], Awaitable[None]] | None = None
     """Runs outside the clock."""
+    settle_calls: int = 0
+    """Calls before each slice, outside the clock: where one call is so long that a slice has few,
+    the first would pay for the caches that the contender before left."""
     evidence: Callable[[int], str] | None = None
     """Told how many calls were made; says what they left behind, raises if it is too little."""
 
@@ -175,6 +180,7 @@ class Progress:
 class _Running:
     contender: Contender
     ready: Ready
+    clock_ns: Callable[[], int]
     slice_calls: int = 1
     calls: int = 0
     us: list[float] = field(default_factory=list)
@@ -184,9 +190,12 @@ class _Running:
         if self.ready.before_slice is not None:
             await self.ready.before_slice()
         gc.collect()
-        started = time.perf_counter_ns()
+        if self.ready.settle_calls:
+            await self.ready.batch(self.ready.settle_calls)
+            self.calls += self.ready.settle_calls
+        started = self.clock_ns()
         await self.ready.batch(calls)
-        elapsed = time.perf_counter_ns() - started
+        elapsed = self.clock_ns() - started
         self.calls += calls
         return elapsed
 
@@ -206,20 +215,23 @@ async def compare(
     base: str,
     rounds: int,
     targets: Sequence[Target] = (),
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> Result:
     """Run all contenders in interleaved rounds in this process and this event loop."""
     result = Result(name, title, machine(), base=base, rounds=rounds)
     async with AsyncExitStack() as stack:
-        running = [one async for one in _set_up(contenders, stack, result)]
+        running = [one async for one in _set_up(contenders, stack, result, clock_ns)]
         gc.collect()
         gc.freeze()
         try:
             for one in running:
                 await one.calibrate()
             progress = Progress(f"{name}: {len(running)} contenders, {rounds} rounds", rounds)
+            order = list(running)
+            draw = random.Random(0)  # noqa: S311  # the same in every run
             for number in range(rounds):
-                turn = number % len(running)
-                for one in running[turn:] + running[:turn]:
+                draw.shuffle(order)
+                for one in order:
                     elapsed = await one.slice(one.slice_calls)
                     one.us.append(elapsed / one.slice_calls / 1000)
                 progress.at(number + 1)
@@ -231,7 +243,10 @@ async def compare(
 
 
 async def _set_up(
-    contenders: Sequence[Contender], stack: AsyncExitStack, result: Result
+    contenders: Sequence[Contender],
+    stack: AsyncExitStack,
+    result: Result,
+    clock_ns: Callable[[], int],
 ) -> AsyncIterator[_Running]:
     for contender in contenders:
         try:
@@ -239,7 +254,7 @@ async def _set_up(
         except Absent as absence:
             result.absent[contender.title] = str(absence)
         else:
-            yield _Running(contender, ready)
+            yield _Running(contender, ready, clock_ns)
 
 
 def _lines(running: Sequence[_Running], base: str) -> list[Line]:

@@ -38,6 +38,10 @@ audit: {path: PATH}
 """
 
 
+CALLERS = pytest.mark.parametrize("caller", ["alice", lambda _: "alice"], ids=["name", "function"])
+"""What every mount takes as `caller=`; the policy names her, so that the audit does."""
+
+
 async def until(claim: Callable[[], bool]) -> None:
     """Wait, with a bound, for a state that a thread or the kernel brings about."""
     async with asyncio.timeout(PATIENCE_S):

@@ -11,7 +11,7 @@ from callgate.mounts import asgi
 from callgate.mounts.asgi import CallgateASGI, user_caller
 from callgate.protocol.mcp import TIMEOUT_MS, VERSION
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, POLICY, is_idle, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, POLICY, is_idle, until
 
 if TYPE_CHECKING:
     from tests.mounts.conftest import Desk, Tools
@@ -890,6 +890,15 @@ async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools
     assert leaks([SECRET], desk.everything() + shown) == {}
 
 
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        app = CallgateASGI(Application(tools), router, agent="web", caller=caller)
+        await Exchange(app, call("echo", text="x")).run()
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
 async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools) -> None:
     def who(_: object) -> str:
         raise ValueError(SECRET.secret)
@@ -924,6 +933,20 @@ async def test_a_gate_that_fails_lets_nothing_through(
     assert orjson.loads(exchange.body)["error"]["data"]["code"] == "internal"
     assert app.bodies == []
     assert leaks([SECRET], exchange.body) == {}
+
+
+async def test_a_router_that_fails_lets_nothing_through(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Application(tools)
+    async with desk.router() as router:
+        monkeypatch.setattr(router.engine.__class__, "begin", None)
+        exchange = await Exchange(
+            CallgateASGI(app, router, agent="web"), call("echo", text="x")
+        ).run()
+
+    assert exchange.code == "internal"
+    assert app.bodies == []
 
 
 async def test_an_application_that_raises_is_the_servers_to_report(desk: Desk) -> None:

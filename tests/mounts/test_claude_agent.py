@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("claude_agent_sdk", reason="claude-agent-sdk is not installed")
@@ -527,6 +527,14 @@ async def test_an_end_that_cannot_be_written_stops_the_agent(
     assert said["continue_"] is False
     assert said["stopReason"].startswith("the audit log cannot be written")
     assert refused == said["stopReason"]
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, caller: Any) -> None:
+    async with desk.router() as router:
+        await Asked(router, caller=caller).reason("echo")
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_caller_can_be_told_by_a_function_of_the_hooks_input(desk: Desk) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.docs.reader import play
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
@@ -20,7 +21,7 @@ os.environ["CREWAI_TRACING_ENABLED"] = "false"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CrewAI warns of itself
-    crewai: Any = pytest.importorskip("crewai", reason="crewai is not installed")
+    crewai: Any = pytest.importorskip("crewai", reason="crewai is not installed; make compat")
     crewai_hooks: Any = pytest.importorskip("crewai.hooks")
     crewai_tools: Any = pytest.importorskip("crewai.tools")
 
@@ -28,6 +29,7 @@ from callgate.mounts.crewai import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
@@ -73,12 +75,16 @@ class Crew:
     """A crew of one agent whose model is scripted."""
 
     def __init__(
-        self, functions: list[Callable[..., Any]], *turns: list[Call], native: bool = True
+        self,
+        functions: list[Callable[..., Any]],
+        *turns: list[Call],
+        native: bool = True,
+        role: str = "alice",
     ) -> None:
         self.model = Scripted(model="scripted", native=native, turns=list(turns))
         made = [crewai_tools.tool(function.__name__)(function) for function in functions]
         finder = crewai.Agent(
-            role="alice", goal="g", backstory="b", llm=self.model, tools=made, cache=False
+            role=role, goal="g", backstory="b", llm=self.model, tools=made, cache=False
         )
         task = crewai.Task(description="go", expected_output="x", agent=finder)
         self.crew = crewai.Crew(agents=[finder], tasks=[task], cache=False)
@@ -317,6 +323,17 @@ async def test_after_uninstalling_nothing_is_guarded(
     assert desk.records() == []
 
 
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(
+    desk: Desk, functions: Functions, installed: Installed, caller: Any
+) -> None:
+    async with desk.router() as router:
+        installed(router, caller=caller)
+        await Crew(functions.all(), [("echo", '{"text": "x"}')], role="finder").run()
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
 async def test_the_caller_can_be_told_by_a_function_of_the_context(
     desk: Desk, functions: Functions, installed: Installed
 ) -> None:
@@ -443,3 +460,9 @@ def test_the_example_runs() -> None:
         "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
         "done",
     ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/crewai.md", tmp_path, strict=False)

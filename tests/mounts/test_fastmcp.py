@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, is_idle, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, is_idle, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("fastmcp", reason="fastmcp is not installed")
@@ -314,6 +314,14 @@ async def test_a_proxy_guards_the_server_behind_it(desk: Desk, tools: Tools) -> 
     assert code_of(late) == "limit.timeout"
     assert code_of(denied) == "policy.denied"
     assert middleware._coroutine == dict.fromkeys(("echo", "slow", "delete_all"), True)
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router, Client(server_of(tools, router, caller=caller)) as client:
+        await ask(client, "echo", text="x")
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_subject_of_the_access_token_is_the_caller(desk: Desk, tools: Tools) -> None:

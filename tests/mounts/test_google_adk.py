@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.docs.reader import play
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # ADK warns of itself
-    pytest.importorskip("google.adk", reason="google-adk is not installed")
+    pytest.importorskip("google.adk", reason="google-adk is not installed; make compat")
     agents: Any = pytest.importorskip("google.adk.agents")
     run_configs: Any = pytest.importorskip("google.adk.agents.run_config")
     models: Any = pytest.importorskip("google.adk.models")
@@ -28,6 +29,7 @@ from callgate.mounts.google_adk import CallgatePlugin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
@@ -308,6 +310,14 @@ async def test_without_an_agent_the_name_of_adks_is_taken(desk: Desk, tools: Too
     assert refused == {"error": "the policy does not allow finder/echo"}
 
 
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        await Scene(tools, router, [("echo", {"text": "x"})], caller=caller).run()
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
 async def test_the_caller_can_be_told_by_a_function_of_the_context(
     desk: Desk, tools: Tools
 ) -> None:
@@ -389,3 +399,9 @@ def test_the_example_runs() -> None:
         "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
         "done",
     ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/google-adk.md", tmp_path, strict=False)

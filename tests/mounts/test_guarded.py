@@ -18,7 +18,7 @@ from callgate.errors import InternalError
 from callgate.mounts.guarded import guarded
 from callgate.router.local import CURRENT
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import POLICY, is_idle, until
+from tests.mounts.conftest import CALLERS, POLICY, is_idle, until
 from tests.mounts.examples import output_of
 
 if TYPE_CHECKING:
@@ -137,6 +137,16 @@ async def test_arguments_are_measured_however_they_are_given(desk: Desk) -> None
                 await small(Shop(), *args, **kwargs)
 
 
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        await guarded(router, agent="web", caller=caller)(tools.limited)()
+        async with guarded(router, agent="web", name="echo", caller=caller):
+            pass
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
 async def test_a_function_of_the_arguments_says_who_calls(desk: Desk) -> None:
     async def greet(user: str) -> str:
         return user
@@ -157,6 +167,40 @@ async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools)
 
     assert raised.value.__context__ is None
     assert tools.calls == []
+
+
+async def test_a_gate_that_fails_lets_nothing_through(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = False
+    async with desk.router() as router:
+        monkeypatch.setattr(router.engine.__class__, "begin", None)
+        with pytest.raises(InternalError):
+            await guarded(router, agent="web")(tools.limited)()
+        with pytest.raises(InternalError):
+            async with guarded(router, agent="web", name="echo"):
+                entered = True
+
+    assert tools.calls == []
+    assert not entered
+
+
+async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
+    async def small(text: str) -> str:
+        return text
+
+    secret = SECRET.secret
+    async with desk.router() as router:
+        guard = guarded(router, agent="web", caller=lambda _: secret)
+        await guard(tools.echo)(secret)
+        with pytest.raises(ValueError, match=secret):
+            await guard(tools.fail)(secret)
+        with pytest.raises(InputTooLarge) as refused:
+            await guard(small)(secret * 10)
+
+    shown = f"{refused.value} {refused.value.as_dict()}"
+    assert len(desk.records()) == 5
+    assert leaks([SECRET], desk.everything() + shown.encode()) == {}
 
 
 async def test_a_sync_function_runs_in_a_thread_and_holds_its_slot(

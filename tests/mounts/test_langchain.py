@@ -11,7 +11,7 @@ import anyio.from_thread
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("langchain", reason="langchain is not installed")
@@ -316,6 +316,15 @@ async def test_the_user_of_the_run_is_the_caller(
     async with desk.router() as router:
         agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], context_schema=dict)
         await answers(agent, **options)
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], caller=caller)
+        await answers(agent)
 
     assert {record["caller"] for record in desk.records()} == {"alice"}
 

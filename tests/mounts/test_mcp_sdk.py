@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, is_idle, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, is_idle, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("mcp_types", reason="mcp 2 is not installed")
@@ -242,6 +242,14 @@ async def test_without_threads_a_call_runs_in_its_requests_task(desk: Desk, tool
     assert code_of(result) == "limit.timeout"
     assert tools.cancelled.is_set()
     assert desk.events()[-1] == ("timed_out", "slow")
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router, Client(server_of(tools, router, caller=caller)) as client:
+        await ask(client, "echo", text="x")
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_subject_of_the_access_token_is_the_caller(desk: Desk, tools: Tools) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -403,6 +403,15 @@ async def test_the_user_of_the_context_is_the_caller(
     async with desk.router() as router:
         agent = agent_of(tools, router, scripted([("echo", {"text": "x"})]))
         await run(agent, context=context)
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router:
+        agent = agent_of(tools, router, scripted([("echo", {"text": "x"})]), caller=caller)
+        await run(agent)
 
     assert {record["caller"] for record in desk.records()} == {"alice"}
 

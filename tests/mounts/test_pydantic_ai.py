@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
@@ -276,6 +276,18 @@ async def test_the_user_of_the_deps_is_the_caller(
     async with desk.router() as router:
         agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], way=way)
         await run(agent, deps=deps)
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
+@WAYS
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(
+    desk: Desk, tools: Tools, way: str, caller: Any
+) -> None:
+    async with desk.router() as router:
+        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], way=way, caller=caller)
+        await run(agent)
 
     assert {record["caller"] for record in desk.records()} == {"alice"}
 

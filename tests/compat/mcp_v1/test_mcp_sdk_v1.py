@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, POLICY, until
+from tests.docs.reader import play
+from tests.mounts.conftest import CALLERS, PATIENCE_S, POLICY, until
+from tests.mounts.examples import output_of
 from tests.mounts.serving import served
 
 try:
@@ -25,6 +27,8 @@ from callgate.mounts.mcp_sdk_v1 import guard_server
 from callgate.protocol.mcp import TIMEOUT_MS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
@@ -196,6 +200,14 @@ async def test_a_gate_that_fails_lets_nothing_through(
     assert tools.calls == []
 
 
+@CALLERS
+async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
+    async with desk.router() as router, connect(server_of(tools, router, caller=caller)) as client:
+        await ask(client, "echo", text="x")
+
+    assert {record["caller"] for record in desk.records()} == {"alice"}
+
+
 async def test_the_requests_context_says_who_calls(desk: Desk, tools: Tools) -> None:
     def who(context: Any) -> str:
         return "alice" if context.request_id else "nobody"
@@ -287,3 +299,17 @@ async def test_a_low_level_server_is_guarded_whenever_its_handlers_are_registere
     assert offered == ["echo"]
     assert code_of(refused) == "policy.denied"
     assert ran == ["echo"]
+
+
+def test_the_example_says_what_it_shows() -> None:
+    assert output_of("mount_mcp_sdk_v1") == [
+        "['search']",
+        "a page about owls",
+        "rate limit of tool web/search reached: 1/hour; try again in 3600.0 s",
+    ]
+
+
+def test_its_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    play("docs/mounts/mcp-sdk-v1.md", tmp_path)
