@@ -1568,6 +1568,16 @@ LAUNCHER: Final = (
 
 GATE: Final = (
     Requirement(
+        "gate.loops",
+        "`run` uses uvloop where the extra `speed` is installed, and needs it nowhere",
+        ("gate: front door", "design: Dependencies"),
+        (
+            "tests/gate/test_loops.py::test_uvloop_is_used_where_it_is_installed",
+            "tests/gate/test_loops.py::test_the_gate_needs_no_uvloop",
+            "tests/gate/test_loops.py::test_on_uvloop",
+        ),
+    ),
+    Requirement(
         "gate.end",
         "the end of stdin is drained, the agent ended, exit codes as documented",
         ("gate: front door", "design: Command line"),

@@ -128,7 +128,7 @@ class RuntimeAgent(AgentPeer):
         caller = pending.caller
         if caller is None:
             return
-        if request.method == "tools/list" and self._session is None:
+        if request.method == "tools/list" and not self.is_ready:  # it has yet to register any
             if self.is_up:
                 self._listing.append(pending)
             else:

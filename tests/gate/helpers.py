@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = [sys.executable, str(ROOT / "examples" / "reference_agent.py")]
+ASYNCIO = Path(__file__).parent / "asyncio_only"
+"""Has a module that hides uvloop: these tests are about the loop that everybody has."""
 FOREVER_S = 60.0
 """Bounds every wait; nothing takes a tenth of it on a machine that does nothing else."""
 
@@ -222,7 +224,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {
         **kept,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ASYNCIO}{os.pathsep}{ROOT}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "PYTHONWARNINGS": "error",
     }

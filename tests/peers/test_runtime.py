@@ -292,6 +292,20 @@ async def test_a_call_before_the_tools_are_there_waits_for_them(
         assert [tool["name"] for tool in listed["result"]["tools"]] == ["echo"]
 
 
+async def test_a_list_between_the_hello_and_the_tools_waits_for_them(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with runtime_rig(tmp_path, clock) as (gate, agent):
+        agent.hello()
+        gate.client(request("l", "tools/list"))
+        assert gate.to_client() == []
+
+        agent.register("echo")
+
+        listed = gate.one_to_client()
+        assert [tool["name"] for tool in listed["result"]["tools"]] == ["echo"]
+
+
 async def test_a_list_that_waits_is_refused_if_the_handshake_fails(
     tmp_path: Path, clock: Clock
 ) -> None:

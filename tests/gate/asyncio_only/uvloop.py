@@ -1,0 +1,5 @@
+"""Stands before the real one where asyncio's own loop is meant."""
+
+from __future__ import annotations
+
+raise ImportError("hidden")
