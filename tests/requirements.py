@@ -1253,6 +1253,8 @@ LAUNCHER: Final = (
             "tests/containment/test_limits.py::test_a_child_that_outlives_its_wall_time_is_ended",
             "tests/containment/test_limits.py::test_a_child_cannot_raise_its_own_limits_again",
             "tests/containment/test_limits.py::test_a_dial_that_is_left_alone_stays_as_it_was",
+            "tests/containment/test_limits.py::test_a_child_cannot_dump_a_larger_core_than_it_may",
+            "tests/containment/test_runs.py::test_a_child_with_more_connections_than_it_may_have_is_ended",
         ),
     ),
     Requirement(
