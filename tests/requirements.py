@@ -1490,6 +1490,7 @@ LAUNCHER: Final = (
         ("launcher: doctor and exec",),
         (
             "tests/launcher/test_probe.py::test_a_limit_that_held_is_enforced",
+            "tests/launcher/test_probe.py::test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it",
             "tests/launcher/test_probe.py::test_a_limit_that_did_not_hold_is_not_called_enforced",
             "tests/launcher/test_probe.py::test_a_bwrap_that_shares_our_namespaces_is_found_out",
             "tests/launcher/test_probe.py::test_each_cause_of_a_refusal_has_its_own_way_out",
