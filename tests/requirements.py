@@ -1282,6 +1282,8 @@ LAUNCHER: Final = (
             "tests/containment/test_limits.py::test_a_child_that_outlives_its_wall_time_is_ended",
             "tests/containment/test_limits.py::test_a_child_cannot_raise_its_own_limits_again",
             "tests/containment/test_limits.py::test_a_dial_that_is_left_alone_stays_as_it_was",
+            "tests/containment/test_limits.py::test_a_child_cannot_dump_a_larger_core_than_it_may",
+            "tests/containment/test_runs.py::test_a_child_with_more_connections_than_it_may_have_is_ended",
         ),
     ),
     Requirement(
@@ -1517,6 +1519,7 @@ LAUNCHER: Final = (
         ("launcher: doctor and exec",),
         (
             "tests/launcher/test_probe.py::test_a_limit_that_held_is_enforced",
+            "tests/launcher/test_probe.py::test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it",
             "tests/launcher/test_probe.py::test_a_limit_that_did_not_hold_is_not_called_enforced",
             "tests/launcher/test_probe.py::test_a_bwrap_that_shares_our_namespaces_is_found_out",
             "tests/launcher/test_probe.py::test_each_cause_of_a_refusal_has_its_own_way_out",

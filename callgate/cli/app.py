@@ -105,10 +105,8 @@ def run(
         str | None, typer.Option(metavar="NAME", help="A plugin that starts the agent.")
     ] = None,
 ) -> None:
-    """Put the gate in front of one MCP server, in the place of its command.
-
-    `callgate.cli.main` goes past this command, straight to what it calls: see there.
-    """
+    """Put the gate in front of one MCP server, in the place of its command."""
+    # `callgate.cli.main` goes past this command, straight to what it calls: see there.
     from callgate.cli.run import main
 
     named: dict[str, object] = {"--policy": policy, "--agent": agent, "--caller": caller}

@@ -326,10 +326,9 @@ async def _follow(
             spec = _launch_spec(found, plan.spec.agent, options)
             launcher.named(spec)
             await gate.reload(found, spec, _secrets(spec))
-        except (OSError, ValueError, Unusable) as error:
+        except (OSError, ValueError, Unusable, LaunchRefused) as error:
+            router.reload_failed()
             _say(f"the policy stays as it was: {error}")
-        except LaunchRefused as error:
-            _say(f"the policy stays as it was: {error.describe()}")
         else:
             _say(f"policy {found.revision} is in force")
 

@@ -42,6 +42,8 @@ GROUP_PIDS = 8
 GROUP_MILLICORES = 100
 BURN_S = 0.3
 """Three periods of the usual quota."""
+STAY_S = 60
+"""Longer than any trial waits, so that only one that was killed is ended by it."""
 _SMALL = 16
 """Open files, inodes and pages of a probe: small enough to run into at once."""
 
@@ -242,9 +244,13 @@ def burn() -> None:
 
 
 def stay() -> None:
-    """Leave a process behind in a session of its own, and wait to be killed."""
+    """Leave a process behind in a session of its own, and wait to be killed.
+
+    If nobody does, because whoever tries this was killed first, both end by themselves.
+    """
     if os.fork() == 0:
         os.setsid()
+    signal.alarm(STAY_S)  # each its own: a fork has none
     signal.pause()
 
 

@@ -239,9 +239,9 @@ class Router:
                 self.lane(flight.lane.caller.name, flight.lane.agent.name, spec.tool_key, now_ns)
         self.engine.let_in(now_ns)
 
-    def reload_failed(self, error: PolicyError) -> None:
-        """Write down that a policy could not be read; the old one stays."""
-        count = len(error.problems) + error.more
+    def reload_failed(self, error: PolicyError | None = None) -> None:
+        """Write down that a policy could not be read, or not be used here; the old one stays."""
+        count = 1 if error is None else len(error.problems) + error.more
         event = Event(event="policy.reload_failed", policy=self.policy.revision, count=count)
         self.engine.recorders[0].write(event)
 

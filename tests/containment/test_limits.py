@@ -214,3 +214,18 @@ async def test_a_dial_that_is_left_alone_stays_as_it_was(launcher: LocalLauncher
     said = await run(launcher, spec(code, limits={"core_bytes": 0}))
 
     assert said.out == before.out
+
+
+async def test_a_child_cannot_dump_a_larger_core_than_it_may(launcher: LocalLauncher) -> None:
+    code = """
+import resource
+print(resource.getrlimit(resource.RLIMIT_CORE))
+try:
+    resource.setrlimit(resource.RLIMIT_CORE, (8192, 8192))
+except (OSError, ValueError):
+    print("refused")
+"""
+    said = await run(launcher, spec(code, level="privileged", limits={"core_bytes": 4096}))
+
+    assert said.out.splitlines()[0] == "(4096, 4096)"
+    assert os.geteuid() == 0 or said.out.splitlines()[1] == "refused"  # root may raise its own

@@ -260,6 +260,27 @@ async def test_memory_that_no_group_holds_is_watched_and_the_run_ended(tmp_path:
     assert (stopped.limit.usage or 0) > 64 * MIB
 
 
+TALKATIVE = """
+import signal, socket
+server = socket.create_server(("127.0.0.1", 0))
+kept = [socket.create_connection(server.getsockname()) for _ in range(3)]
+signal.pause()
+"""
+
+
+async def test_a_child_with_more_connections_than_it_may_have_is_ended(
+    launcher: LocalLauncher,
+) -> None:
+    limited = spec(TALKATIVE, limits={"connections": 2}, monitor_interval_ns=50_000_000)
+
+    said = await run(launcher, limited)
+
+    limit = said.stopped.limit
+    assert said.stopped.reason == "connections_limit"
+    assert limit is not None
+    assert (limit.type, limit.limit, limit.usage) == ("connections", 2, 3)
+
+
 def without_groups(launcher: LocalLauncher) -> None:
     """As on a host where callgate may make no groups."""
     launcher._tried.add("groups")

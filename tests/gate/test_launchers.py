@@ -153,10 +153,13 @@ def test_a_reload_that_names_an_unknown_launcher_changes_nothing(
 ) -> None:
     with Gate(tmp_path, REFERENCE, OPEN, env=plugins) as gate:
         gate.shake_hands()
-        gate.policy.write_text(OPEN.replace("web: {}", "web: {launcher: dockr}"))
+        changed = tmp_path / "changed.yaml"
+        changed.write_text(OPEN.replace("web: {}", "web: {launcher: dockr}"))
+        changed.replace(gate.policy)
         until(lambda: "the policy stays as it was" in gate.stderr or None)
         assert "hello" in words(gate.ask(tool(1, "hello_world")))
         assert gate.ends() == 0
+        assert gate.events("policy.") == ["loaded", "reload_failed"]
 
     assert "there are: broken, docker, local" in gate.stderr
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -253,6 +255,17 @@ def test_an_act_that_hangs_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(probe_acts, "PROBE_TIMEOUT_S", 0.05)
 
     assert act("stay") == Act(ok=False, step="no answer within 0 s")
+
+
+def test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it() -> None:
+    code = "from callgate.launcher import probe_child as p; p.STAY_S = 1; p.stay()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=False
+    )
+
+    # The pipe ends when the second one has gone too.
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, b"")
 
 
 def test_an_act_that_dies_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
