@@ -2034,8 +2034,8 @@ GAPS: Final[tuple[Gap, ...]] = (
     Gap(
         "a mount adds at most 5 % of a whole agent step, or 50 µs",
         "mounts: must reach 1",
-        "it is more: 113 µs or 12.6 % on FastMCP (benchmarks/mounts.py), 9 % on LangChain, 11 % for "
-        "Pydantic AI's capability (benchmarks/mounts_agents.py); half of it is the audit",
+        "it is more: 113 µs or 12.6 % on FastMCP (benchmarks/mounts.py), half of it without the "
+        "audit; 9 % on LangChain, 11 % for Pydantic AI's capability (benchmarks/mounts_agents.py)",
     ),
     Gap("macOS and Windows", "launcher: other systems", "by construction only; nothing runs there"),
 )
