@@ -149,12 +149,16 @@ async def three(folder: Path) -> AsyncIterator[tuple[list[Any], Evidence]]:
 
 @asynccontextmanager
 async def fastmcp(stages: Stages, folder: Path, kind: str, *, client: bool) -> AsyncIterator[Ready]:
-    """FastMCP with nothing, the gate, or its own three."""
+    """FastMCP with nothing, the gate, the gate without its audit, or its own three."""
     stage = await stages.fastmcp()
     if kind == "gate":
         mount = load("callgate.mounts.fastmcp").CallgateMiddleware
         async with gate(folder, partial(mount, agent="web")) as (middleware, evidence):
             yield stage.ready([middleware], evidence, client=client)
+    elif kind == "silent":
+        mount = load("callgate.mounts.fastmcp").CallgateMiddleware
+        async with Router(Policy.parse(policy_text(PLENTY, None))) as router:
+            yield stage.ready([mount(router, agent="web")], None, client=client)
     elif kind == "three":
         async with three(folder) as (middlewares, evidence):
             yield stage.ready(middlewares, evidence, client=client)
@@ -208,6 +212,13 @@ def contenders(stages: Stages, folder: Path) -> list[Contender]:
     return [
         of_fastmcp(STEP, "FastMCP step", f"{client}.", nothing, "nothing"),
         of_fastmcp(f"callgate-{STEP}", "FastMCP step, callgate", f"{client}: {ALL}", "", "gate"),
+        of_fastmcp(
+            "callgate-silent-step",
+            "FastMCP step, callgate, no audit",
+            f"{client}: the limits, the deadline and the metrics.",
+            "the audit.",
+            "silent",
+        ),
         of_fastmcp("three-step", "FastMCP step, its three", f"{client}: {THREE}", LESS, "three"),
         of_fastmcp("fastmcp", "FastMCP call_tool", f"{alone}.", nothing, "nothing"),
         of_fastmcp(
@@ -250,6 +261,8 @@ def judge(result: Result) -> None:
             result.facts[f"{lines[key].title}: added to the step"] = words
     if STEP not in lines:
         return
+    silent = lines["callgate-silent-step"]
+    result.facts[f"{silent.title}: added to the step"] = share(silent, lines[STEP])[1]
     mounted = lines[f"callgate-{STEP}"]
     us, words = share(mounted, lines[STEP])
     small = us <= MAX_US or us <= MAX_SHARE * lines[STEP].us.median

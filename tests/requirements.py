@@ -2097,9 +2097,8 @@ MOUNTS: Final = (
     ),
     Requirement(
         "bench.mounts",
-        "a mount adds at most 5 % of a step or 50 µs, and less than FastMCP's own three "
-        "middlewares",
-        ("mounts: must reach 1", "mounts: must reach 2"),
+        "a mount with everything on adds less than FastMCP's own three middlewares",
+        ("mounts: must reach 2",),
         ("measured: benchmarks/mounts.py",),
     ),
 )
@@ -2123,6 +2122,12 @@ GAPS: Final[tuple[Gap, ...]] = (
         "another agent's latency under a flood without a newline",
         "figures: reliability 7",
         "a gate has one agent; the flood's memory and the other calls are tested",
+    ),
+    Gap(
+        "a mount adds at most 5 % of a whole agent step, or 50 µs",
+        "mounts: must reach 1",
+        "it is more: 113 µs or 12.6 % on FastMCP (benchmarks/mounts.py), half of it without the "
+        "audit; 9 % on LangChain, 11 % for Pydantic AI's capability (benchmarks/mounts_agents.py)",
     ),
     Gap("macOS and Windows", "launcher: other systems", "by construction only; nothing runs there"),
 )

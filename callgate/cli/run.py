@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where the extra `speed` is installed: passes cost less, the start a little more."""
+    """The loop of uvloop where the extra `speed` is installed: a pass costs less."""
     try:
         import uvloop
     except ImportError:
