@@ -1009,6 +1009,7 @@ PROTOCOLS: Final = (
             "tests/peers/test_requests.py::test_a_change_is_listed_anew_one_listing_at_a_time",
             "tests/peers/test_requests.py::test_a_client_is_shown_only_what_it_may_call",
             "tests/peers/test_requests.py::test_an_allow_list_shows_and_lets_in_nothing_else",
+            "tests/peers/test_calls.py::test_an_agent_that_the_policy_does_not_name_is_one_agent_from_its_first_call_on",
         ),
     ),
     Requirement(
