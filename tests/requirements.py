@@ -585,6 +585,8 @@ CORE: Final = (
             "tests/audit/test_verify.py::test_an_anchor_shows_a_rolled_back_log",
             "tests/audit/test_cli.py::test_a_good_log_is_exit_0",
             "tests/audit/test_cli.py::test_a_changed_log_is_exit_1_and_says_where",
+            "tests/audit/test_cli.py::test_where_there_is_no_log_nothing_is_called_well",
+            "tests/audit/test_cli.py::test_an_anchor_that_cannot_be_written_is_exit_2_after_the_answer",
             "tests/audit/test_cli.py::test_a_written_anchor_is_compared_later",
         ),
     ),
