@@ -589,6 +589,8 @@ CORE: Final = (
             "tests/audit/test_verify.py::test_an_anchor_shows_a_rolled_back_log",
             "tests/audit/test_cli.py::test_a_good_log_is_exit_0",
             "tests/audit/test_cli.py::test_a_changed_log_is_exit_1_and_says_where",
+            "tests/audit/test_cli.py::test_where_there_is_no_log_nothing_is_called_well",
+            "tests/audit/test_cli.py::test_an_anchor_that_cannot_be_written_is_exit_2_after_the_answer",
             "tests/audit/test_cli.py::test_a_written_anchor_is_compared_later",
         ),
     ),
@@ -1013,6 +1015,7 @@ PROTOCOLS: Final = (
             "tests/peers/test_requests.py::test_a_change_is_listed_anew_one_listing_at_a_time",
             "tests/peers/test_requests.py::test_a_client_is_shown_only_what_it_may_call",
             "tests/peers/test_requests.py::test_an_allow_list_shows_and_lets_in_nothing_else",
+            "tests/peers/test_calls.py::test_an_agent_that_the_policy_does_not_name_is_one_agent_from_its_first_call_on",
         ),
     ),
     Requirement(

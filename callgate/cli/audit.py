@@ -50,20 +50,36 @@ def verify_command(
     except (OSError, msgspec.DecodeError) as error:
         raise typer.BadParameter(f"not an anchor: {error}", param_hint="--anchor") from error
     report = _verify(directory, anchors)
-    if write_anchor and not report.tampered:
-        write_anchor.write_bytes(msgspec.json.encode(report.anchors()) + b"\n")
     if as_json:
         print(_json(report))  # noqa: T201 - the answer
     elif sys.stdout.isatty():
         _show(report)
     else:
         _print(report)
-    raise typer.Exit(0 if report.ok else 1)
+    if write_anchor and not report.tampered:
+        try:
+            write_anchor.write_bytes(msgspec.json.encode(report.anchors()) + b"\n")
+        except OSError as error:
+            hint = "--write-anchor"
+            raise typer.BadParameter(error.strerror or str(error), param_hint=hint) from None
+    raise typer.Exit(0 if _is_well(report) else 1)
+
+
+def _is_well(report: Report) -> bool:
+    """Where nothing was found nothing was checked: the path may be wrong, or all was removed."""
+    return report.ok and bool(report.writers)
+
+
+def _size(segment: Path) -> int:
+    try:
+        return segment.stat().st_size
+    except OSError:  # deleted by its writer's retention in this very moment
+        return 0
 
 
 def _verify(directory: Path, anchors: dict[str, Anchor] | None) -> Report:
     total = sum(
-        segment_path(writer, number).stat().st_size
+        _size(segment_path(writer, number))
         for writer in writers(directory)
         for number in segments(writer)
     )
@@ -77,7 +93,7 @@ def _verify(directory: Path, anchors: dict[str, Anchor] | None) -> Report:
 
 def _json(report: Report) -> str:
     answer = {
-        "ok": report.ok,
+        "ok": _is_well(report),
         "tampered": report.tampered,
         "writers": [
             {name: value for name, value in msgspec.to_builtins(one).items() if name != "problems"}
@@ -93,6 +109,8 @@ def _summary(report: Report) -> str:
     lines = sum(one.lines for one in report.writers)
     noun = "writer" if len(report.writers) == 1 else "writers"
     text = f"{lines} lines of {len(report.writers)} {noun}: "
+    if report.ok and not report.writers:
+        return text + "there is no log here"
     if report.ok:
         return text + "ok"
     more = report.problem_count - len(report.problems)
@@ -132,4 +150,4 @@ def _show(report: Report) -> None:
     for problem in report.problems:
         style = "yellow" if problem.kind == "recovery" else "red"
         console.print(Text.assemble((problem.where, style), f": {problem.message}"))
-    console.print(Text(_summary(report), "bold green" if report.ok else "bold red"))
+    console.print(Text(_summary(report), "bold green" if _is_well(report) else "bold red"))

@@ -55,6 +55,7 @@ class AgentPeer(ABC):
         self.engine = hub.engine
         self.spec = spec
         self.name = spec.agent
+        hub.router.list_tools(spec.agent, ())  # the operator's name: it counts from now on
         self.outbox = outbox
         self.tools: Container[str] | None = None
         """Names that can be called; None if only the agent knows."""

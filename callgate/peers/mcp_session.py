@@ -1,7 +1,7 @@
 """What a client told an agent that a new process of it must be told again. Pure.
 
 Only the era with `initialize` has such a session. It is replayed word for word: what the client
-said is kept raw, and its size is bounded by the frames that it came in.
+said is kept raw, `initialize` as large as its frame was, the rest in small pieces only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MAX_SUBSCRIPTIONS: Final = 1_024
 """Beyond it the oldest is not renewed after a restart."""
+MAX_KEPT_BYTES: Final = 16_384
+"""Of one request; a longer one is not sent again. Addresses are some hundred characters, and
+together they stay below what one frame may have."""
 
 
 class McpSession:
@@ -48,9 +51,9 @@ class McpSession:
             case "logging/setLevel":
                 self._level = _kept(params)
             case "resources/subscribe":
-                uri = _uri(params)
-                if uri is not None:
-                    self._subscriptions[uri] = _kept(params)
+                uri, kept = _uri(params), _kept(params)
+                if uri is not None and kept is not None:
+                    self._subscriptions[uri] = kept
                     if len(self._subscriptions) > MAX_SUBSCRIPTIONS:
                         self._subscriptions.popitem(last=False)
             case "resources/unsubscribe":
@@ -62,9 +65,10 @@ class McpSession:
         return level + [("resources/subscribe", one) for one in self._subscriptions.values()]
 
 
-def _kept(params: Members) -> bytes:
-    """Without `_meta`: a progress token was good for one request."""
-    return encode_json({key: raw for key, raw in params.items() if key != "_meta"})
+def _kept(params: Members) -> bytes | None:
+    """Without `_meta`: a progress token was good for one request; None if it is too long."""
+    kept = encode_json({key: raw for key, raw in params.items() if key != "_meta"})
+    return kept if len(kept) <= MAX_KEPT_BYTES else None
 
 
 def _uri(params: Members) -> str | None:

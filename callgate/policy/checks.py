@@ -15,8 +15,10 @@ from callgate.policy.units import duration_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from pydantic import BaseModel
+
     from callgate.policy.resolve import Choice, Resolution, Resolver
-    from callgate.policy.schema import Defaults, PolicyFile
+    from callgate.policy.schema import Defaults, PolicyFile, Tool
     from callgate.policy.source import Document
 
 
@@ -31,6 +33,8 @@ def warnings_of(
         for tool in (None, *tools):
             found += _waits(document, resolver, agent, tool)
             found += _timeouts(document, resolver, agent, tool)
+        found += _beside_deny(document, resolver, agent, tools)
+    found += _beside_unlimited(file, document)
     unique = {(problem.line, problem.column, problem.found): problem for problem in found}
     return sorted(unique.values(), key=lambda problem: (problem.line, problem.column))
 
@@ -112,6 +116,36 @@ def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[
         if choice is not None and choice.mode == "shadow" and choice.layer.path:
             expected = f"`mode: enforce` or `off`: {key} has no shadow, and is off in that mode"
             yield _at(document, (*choice.layer.path, key), f"{key} in shadow mode", expected)
+
+
+def _beside_deny(
+    document: Document, resolver: Resolver, agent: str, tools: Mapping[str, Tool]
+) -> Iterator[Problem]:
+    """A tool that is never called needs no limits; in shadow it is called."""
+    for name, tool in tools.items():
+        limits = sorted(tool.model_fields_set - {"deny", "mode"})
+        if not tool.deny or not limits:
+            continue
+        access = resolver.resolve(ANY, agent, name).access()
+        if access is not None and access.mode == "enforce":
+            path: Path = ("agents", agent, "tools", name, limits[0])
+            yield _at(document, path, "a limit of a denied tool", "`deny`, or limits")
+
+
+def _beside_unlimited(file: PolicyFile, document: Document) -> Iterator[Problem]:
+    """How to meet a rate where there is none to meet."""
+    places: list[tuple[Path, BaseModel]] = [(("defaults",), file.defaults)]
+    places.append((("global",), file.global_))
+    places += [(("callers", name), caller) for name, caller in file.callers.items()]
+    for name, agent in file.agents.items():
+        places.append((("agents", name), agent))
+        places += [(("agents", name, "tools", key), tool) for key, tool in agent.tools.items()]
+    for path, model in places:
+        rate = getattr(model, "rate", None)
+        if rate is not None and rate.limit is None:
+            for key in sorted(rate.model_fields_set & {"burst", "on_limit", "per"}):
+                found = f"{key} of a rate that is unlimited"
+                yield _at(document, (*path, "rate", key), found, "a rate, or `unlimited` alone")
 
 
 def _both(own: Choice | None, ceiling: Choice | None) -> bool:

@@ -120,3 +120,26 @@ def test_a_long_log_is_read_with_its_progress_told(tmp_path: Path) -> None:
     verify(tmp_path, progress=told.append)
 
     assert sum(told) == sum(file.stat().st_size for file in tmp_path.glob("*/*.jsonl"))
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_where_there_is_no_log_nothing_is_called_well(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    result = run(tmp_path, *options)
+
+    assert result.exit_code == 1
+    if options:
+        assert orjson.loads(result.output)["ok"] is False
+    else:
+        assert result.output == "0 lines of 0 writers: there is no log here\n"
+
+
+def test_an_anchor_that_cannot_be_written_is_exit_2_after_the_answer(tmp_path: Path) -> None:
+    write_log(tmp_path / "audit")
+
+    result = run(tmp_path / "audit", "--write-anchor", tmp_path / "none" / "anchor.json")
+
+    assert result.exit_code == 2
+    assert "1 writer: ok" in result.stdout
+    assert "No such file or directory" in result.stderr

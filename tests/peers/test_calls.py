@@ -22,11 +22,15 @@ from tests.peers.helpers import (
     code_of,
     events,
     failure,
+    initialize,
+    initialized,
+    note,
     progress,
     refusal_of,
     request,
     rig,
     text,
+    tool_list,
 )
 from tests.router.helpers import audit_lines, used_slots
 
@@ -483,3 +487,24 @@ async def test_it_is_told_when_nothing_is_in_flight_any_more(tmp_path: Path, clo
         gate.agent(answer(2, {}))
 
         assert told == [True]
+
+
+async def test_an_agent_that_the_policy_does_not_name_is_one_agent_from_its_first_call_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Else what it did before its tools were listed would not count afterwards."""
+    unnamed = "version: 1\ndefaults: {concurrency: 1}\n"
+    async with rig(tmp_path, clock, unnamed) as gate:
+        gate.client(initialize())
+        gate.agent(answer(gate.one_to_agent()["id"], initialized()))
+        gate.client(note("notifications/initialized"), call("first"))
+        _, listing, first = gate.to_agent()
+        gate.to_client()
+
+        gate.agent(answer(listing["id"], tool_list("echo")))
+        gate.client(call("second"))
+
+        assert code_of(gate.one_to_client()) == "limit.concurrency"
+        gate.agent(answer(first["id"]))
+    admitted = [one for one in audit_lines(tmp_path / "audit") if "admitted" in one["event"]]
+    assert [one["agent"] for one in admitted] == ["web"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from callgate.errors import LimitInfo
+from callgate.peers.mcp_session import MAX_KEPT_BYTES
 from tests.peers.helpers import (
     OPEN,
     answer,
@@ -260,6 +261,24 @@ async def test_the_session_is_replayed_before_anything_else(tmp_path: Path, cloc
         gate.agent(*(answer(one["id"], {"tools": []}) for one in sent[1:4]), answer(sent[4]["id"]))
         assert gate.to_client() == [answer("held")]
         gate.assert_idle()
+
+
+async def test_what_is_too_long_to_keep_is_not_replayed(tmp_path: Path, clock: Clock) -> None:
+    """A thousand subscriptions as long as a frame may be would be gigabytes."""
+    long = "file:///" + "a" * MAX_KEPT_BYTES
+    async with rig(tmp_path, clock) as gate:
+        gate.shake_hands()
+        gate.client(
+            request(1, "resources/subscribe", {"uri": "file:///b"}),
+            request(2, "resources/subscribe", {"uri": long}),
+            request(3, "logging/setLevel", {"level": "debug", "x": long}),
+        )
+        gate.agent(*(answer(message["id"], {}) for message in gate.to_agent()))
+
+        await restarted(gate, "2025-11-25")
+
+        sent = [message for message in gate.to_agent() if message["method"] != "tools/list"]
+        assert [message.get("params", {}).get("uri") for message in sent] == [None, "file:///b"]
 
 
 async def restarted(gate: Rig, version: str) -> None:

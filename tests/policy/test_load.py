@@ -216,6 +216,25 @@ class TestWarnings:
         assert warned("agents: {web: {bandwidth: {limit: 1Mbps, mode: off}}}") == []
         assert warned("agents: {web: {bandwidth: 1Mbps, max_frame_bytes: 1MiB}}") == []
 
+    @pytest.mark.parametrize("key", ["burst: 5", "on_limit: wait", "per: caller"])
+    def test_how_to_meet_a_rate_that_is_none(self, key: str) -> None:
+        rate = f"rate: {{limit: unlimited, {key}}}"
+        name = key.partition(":")[0]
+
+        assert [place for place, *_ in warned(f"agents: {{web: {{queue: 5, {rate}}}}}")] == [
+            f"agents.web.rate.{name}"
+        ]
+        assert [place for place, *_ in warned(f"agents: {{web: {{tools: {{a: {{{rate}}}}}}}}}")][
+            -1:
+        ] == [f"agents.web.tools.a.rate.{name}"]
+
+    def test_limits_of_a_tool_that_is_never_called(self) -> None:
+        tool = "{deny: true, timeout: 5s, rate: 1/day%s}"
+        text = f"agents: {{web: {{tools: {{a: {tool}}}}}}}"
+
+        assert [place for place, *_ in warned(text % "")] == ["agents.web.tools.a.rate"]
+        assert warned(text % ", mode: shadow") == []
+
     def test_each_is_told_once_in_the_order_of_the_file(self) -> None:
         text = (
             "agents:\n"

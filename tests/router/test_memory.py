@@ -73,10 +73,12 @@ async def test_calls_of_one_lane_leave_nothing_behind(tmp_path: Path) -> None:
         one = ToolCall("web", "echo", {"value": 1}, "alice", 5_000)
         await make(router, [one] * 2_000)
 
-        grown = await make(router, [one] * CALLS)
+        # The interpreter rebuilds its table of interned names once in a while, 2 MB of it; what
+        # calls leave behind they leave behind in both halves.
+        grown = [await make(router, [one] * (CALLS // 2)) for _ in range(2)]
 
         assert_nothing_is_left(router)
-    assert grown < 64 * KIB
+    assert min(grown) < 32 * KIB
 
 
 @pytest.mark.usefixtures("traced")
