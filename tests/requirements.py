@@ -1616,6 +1616,7 @@ GATE: Final = (
             "tests/gate/test_run.py::test_a_process_that_comes_back_with_another_version_ends_the_gate",
             "tests/gate/test_more_ends.py::test_a_locked_history_does_not_hold_up_answers_or_the_next_process",
             "tests/gate/test_more_ends.py::test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting",
+            "tests/peers/test_more_life.py::test_each_call_is_answered_once_whatever_happens",
         ),
     ),
     Requirement(
