@@ -6,7 +6,8 @@ contenders run a slice in every round, in rotating order, and ratios are taken w
 a shared machine drifts, neighbouring moments do not. Who needs a quarter of a second and more
 for a slice runs in every fourth round only.
 
-Shares are calls a second against the bare server's. Memory is what stands in front of the
+Client and server run on a processor each (`placement.py`). Shares are calls a second against
+the bare server's. Memory is what stands in front of the
 server, all processes, without the server. A start is timed from the spawn to the answer of the
 first call, in rounds of their own.
 """
@@ -28,6 +29,7 @@ import psutil
 
 from benchmarks import report
 from benchmarks.harness import Absent, Line, Progress, Result, Spread, Verdict, machine
+from benchmarks.placement import apart
 from benchmarks.stdio_load import Broken, Calls, call, check, patience, shake_hands
 from benchmarks.stdio_peers import PEERS, REAL, REAL_GATED, ZERO, Peer, Place
 
@@ -241,8 +243,10 @@ def measure_rates(result: Result, place: Place, size: Size, only: Sequence[str])
         found = {one.peer.key: one for one in contenders}
         base, gate = found[BASE], found[GATE]
         idle_mib = {key: one.resident_mib() for key, one in found.items() if key != BASE}
-        for workload in WORKLOADS:
-            run_workload(contenders, workload, size.rounds)
+        with apart(one.server_pid for one in contenders) as where:
+            result.facts["placement"] = where
+            for workload in WORKLOADS:
+                run_workload(contenders, workload, size.rounds)
         result.lines = list(lines(contenders, size))
         result.verdicts += [verdict_share(gate, base, workload) for workload in WORKLOADS]
         if "fastmcp" in found:
@@ -300,9 +304,10 @@ def measure_real(result: Result, place: Place, rounds: int) -> None:
         except (Absent, Broken) as why:
             result.absent[REAL.title] = str(why)
             return
+        bare, gated = pair
         for workload in REAL_WORKLOADS:
-            run_workload(pair, workload, rounds)
-            bare, gated = pair
+            with apart(one.server_pid for one in pair):
+                run_workload(pair, workload, rounds)
             share = Spread.of([1 / ratio for ratio in ratios(gated, bare, workload)])
             times = [value for key, value in bare.us.items() if key[0] is workload]
             per_second = 1e6 / statistics.median(times)
