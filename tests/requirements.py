@@ -1574,6 +1574,12 @@ LAUNCHER: Final = (
 
 GATE: Final = (
     Requirement(
+        "gate.memory",
+        "the memory of large frames is used again, and not given back after each",
+        ("gate: must reach 1",),
+        ("tests/gate/test_memory.py::test_the_memory_of_large_frames_is_used_again",),
+    ),
+    Requirement(
         "gate.loops",
         "`run` uses uvloop where the extra `speed` is installed, and needs it nowhere",
         ("gate: front door", "design: Dependencies"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.gate.memory import keep_blocks
 from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge
 from callgate.gate.stderr import show
 from callgate.gate.supervisor import Supervisor
@@ -93,6 +94,7 @@ class StdioGate:
 
     async def run(self, first: Run | None, stdin: int = 0, stdout: int = 1) -> int:
         """Serve until the end; the exit code."""
+        keep_blocks()
         blocking = {fd: os.get_blocking(fd) for fd in (stdin, stdout)}
         enlarge(stdin)
         enlarge(stdout)
