@@ -12,13 +12,13 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from callgate.gate.pacing import Pace, PacedWriter, pace_reading
 from callgate.gate.pipes import Reader, Writer, enlarge
 from callgate.launcher.capture import drain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from callgate.gate.pacing import PacedWriter
     from callgate.launcher.capture import Drain, Sink
     from callgate.launcher.protocol import Run
     from callgate.peers.agent import AgentPeer
@@ -53,6 +53,9 @@ class Connection:
         self.reader = Reader(stdout, self._received, self._reader_ended)
         bandwidth = peer.spec.bandwidth_bps
         if bandwidth is not None:
+            # Few have one, and aiolimiter costs 20 ms to import.
+            from callgate.gate.pacing import Pace, PacedWriter, pace_reading  # noqa: PLC0415
+
             self.writer = PacedWriter(self.writer, Pace(bandwidth))
             pace_reading(self.reader, Pace(bandwidth), self._received)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +80,6 @@ class History:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._max_rows = max_rows
         self._lock = threading.Lock()
-        self._owner = _identity(os.getpid())
         self._db = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -105,7 +103,7 @@ class History:
             _text(record.usage),
             None if record.limit is None else _text(record.limit),
             _text(record.effective),
-            *self._owner,
+            *_identity(os.getpid()),
         )
         marks = ", ".join("?" * len(row))
         with self._writing() as cursor:
@@ -163,6 +161,8 @@ def _record(row: tuple[Any, ...], owners: dict[tuple[int, float], bool]) -> RunR
 
 def _identity(pid: int) -> tuple[int, float]:
     """A process for good: numbers are used again, and then the start differs."""
+    import psutil  # noqa: PLC0415  # 12 ms, which the start of a gate need not wait for
+
     try:
         return pid, psutil.Process(pid).create_time()
     except psutil.Error:
