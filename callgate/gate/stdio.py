@@ -27,7 +27,6 @@ from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
 from callgate.peers.mcp_caller import McpCaller
 from callgate.peers.outbox import Outbox
-from callgate.peers.runtime_agent import RuntimeAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from callgate.gate.connection import Connection
     from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run, Stopped
-    from callgate.model import LaunchSpec
+    from callgate.model import GateSpec, LaunchSpec
+    from callgate.peers.agent import AgentPeer
     from callgate.policy import Policy
     from callgate.router.router import Router
 
@@ -79,7 +79,7 @@ class StdioGate:
             hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
         )
         gate = router.policy.gate(settings.agent)
-        kind = RuntimeAgent if gate.protocol == "runtime" else McpAgent
+        kind = _kind_of(gate)
         self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.trouble)
         self._spoke = False
         """Whether the agent has shown that it speaks its protocol."""
@@ -234,6 +234,15 @@ class StdioGate:
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].name}:{frames[-1].lineno}" if frames else "?"
         self._say(f"internal error: {type(error).__name__} in {where}; please report it")
+
+
+def _kind_of(gate: GateSpec) -> type[AgentPeer]:
+    if gate.protocol != "runtime":
+        return McpAgent
+    # Few agents speak it, and its messages take 8 ms to import.
+    from callgate.peers.runtime_agent import RuntimeAgent  # noqa: PLC0415
+
+    return RuntimeAgent
 
 
 class _Nowhere:
