@@ -171,7 +171,7 @@ def plot(result: Result, folder: Path) -> str:
     for row, line in enumerate(lines):
         label = f"   {line.us.median:.1f} µs ({line.ratio.median:.2f})"
         axes.text(line.us.high, row, label, va="center", fontsize=8)
-    axes.set_xlim(right=max(medians) * 4)
+    axes.set_xlim(right=max(medians) * 8)
     figure.tight_layout()
     figure.savefig(folder / f"{result.name}.png", dpi=120, metadata={"Software": None})
     pyplot.close(figure)

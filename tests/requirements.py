@@ -2136,8 +2136,9 @@ GAPS: Final[tuple[Gap, ...]] = (
     Gap(
         "a mount adds at most 5 % of a whole agent step, or 50 µs",
         "mounts: must reach 1",
-        "it is more: 113 µs or 12.6 % on FastMCP (benchmarks/mounts.py), half of it without the "
-        "audit; 9 % on LangChain, 11 % for Pydantic AI's capability (benchmarks/mounts_agents.py)",
+        "with a durable audit it is more: 141 µs or 11 % on FastMCP, 48 µs or 3.7 % without it "
+        "(benchmarks/mounts.py); 9.5 % on LangChain, 9.2 % for Pydantic AI's capability, 4.7 % for "
+        "its toolset (benchmarks/mounts_agents.py)",
     ),
     Gap("macOS and Windows", "launcher: other systems", "by construction only; nothing runs there"),
 )
