@@ -205,7 +205,7 @@ def test_root_becomes_somebody_else_in_a_sandbox_only() -> None:
 def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_reach() -> None:
     host = changed(POOR, uid=0)
     spec = changed(CONTAINED, level="standard", allow_degraded=True)
-    hidden = Command("/root/agent", open=False)
+    hidden = Command("/hidden/agent", open=False)
 
     assert planned(spec, host).drop == 65534
     assert planned(spec, host, hidden).drop is None
