@@ -245,6 +245,13 @@ def admitted(fragment: str, request_id: str, ids: str = "", queue_ms: int = 0) -
     )
 
 
+def admitted_run(fragment: str, request_ids: list[str]) -> list[str]:
+    """Bodies of `tool.call.admitted` for calls of one lane that did not wait."""
+    head = '"event":"tool.call.admitted","severity":"info","request_id":"'
+    tail = f'",{fragment},"queue_ms":0'
+    return [f"{head}{request_id}{tail}" for request_id in request_ids]
+
+
 def _prefix(event: EventName) -> str:
     text = f'"event":"{event}","severity":"{SEVERITY[event]}"'
     if event in OUTCOME:
@@ -267,20 +274,34 @@ def ended(
     bytes_in: int | None = None,
     bytes_out: int | None = None,
 ) -> str:
-    """Body of the one terminal event of a call."""
-    if code is None and bytes_in is not None and bytes_out is not None:  # most calls, in one go
-        return (
-            f'{_PREFIX[event]}{request_id}"{ids},{fragment},"duration_ms":{duration_ms}'
-            f',"bytes_in":{bytes_in},"bytes_out":{bytes_out}'
-        )
+    """Body of the one terminal event of any call."""
     text = f'{_PREFIX[event]}{request_id}"{ids},{fragment},"duration_ms":{duration_ms}'
     if code is not None:
         text += f',"code":"{code}"'
-    if bytes_in is not None:
-        text += f',"bytes_in":{bytes_in}'
-    if bytes_out is not None:
-        text += f',"bytes_out":{bytes_out}'
-    return text
+    return text + _sizes(bytes_in, bytes_out)
+
+
+_COMPLETED: Final = _PREFIX["tool.call.completed"]
+
+
+def completed(
+    fragment: str,
+    request_id: str,
+    ids: str = "",
+    duration_ms: int = 0,
+    bytes_in: int | None = None,
+    bytes_out: int | None = None,
+) -> str:
+    """The same for a call that ended well, as most do."""
+    text = f'{_COMPLETED}{request_id}"{ids},{fragment},"duration_ms":{duration_ms}'
+    if bytes_in is not None and bytes_out is not None:
+        return f'{text},"bytes_in":{bytes_in},"bytes_out":{bytes_out}'
+    return text + _sizes(bytes_in, bytes_out)
+
+
+def _sizes(bytes_in: int | None, bytes_out: int | None) -> str:
+    text = "" if bytes_in is None else f',"bytes_in":{bytes_in}'
+    return text if bytes_out is None else f'{text},"bytes_out":{bytes_out}'
 
 
 def refused(

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from callgate.gate.eager import Eager
+
 READ_BYTES: Final = 64 * 1024
 """A read. From 256 KiB on the C library maps memory anew for each, which costs ten times as
 much as to read a small message."""
@@ -52,7 +54,8 @@ class Reader:
     def __init__(
         self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
     ) -> None:
-        self._fd = fd
+        self.fd = fd
+        self.eager: Eager | None = None
         self.on_data = on_data
         self._on_end = on_end
         self.read_bytes: int | None = None
@@ -76,7 +79,7 @@ class Reader:
         if not self._holds:
             self._reading.clear()
             if self._polled and not self._ended:
-                self._loop.remove_reader(self._fd)
+                self._loop.remove_reader(self.fd)
         self._holds.add(why)
 
     def release(self, why: str) -> None:
@@ -87,21 +90,33 @@ class Reader:
         if not self._holds:
             self._reading.set()
             if self._polled and not self._ended:
-                self._loop.add_reader(self._fd, self._readable)
+                self._loop.add_reader(self.fd, self._readable)
 
     def close(self) -> None:
         """Stop reading; `on_end` is not called any more. The descriptor stays open."""
         if not self._ended:
             self._ended = True
             if self._polled and not self._holds:
-                self._loop.remove_reader(self._fd)
+                self._loop.remove_reader(self.fd)
             if self._thread is not None:
                 self._thread.cancel()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether it is neither held nor at its end."""
+        return not (self._ended or self._holds)
+
     def _readable(self) -> None:
+        if self.eager is None:
+            self.read()
+        else:
+            self.eager.turn(self)
+
+    def read(self) -> None:
+        """Read once, if there is something."""
         size = self.read_bytes or self._next_bytes
         try:
-            data = os.read(self._fd, size)
+            data = os.read(self.fd, size)
         except BlockingIOError:
             return
         except OSError:  # EIO: a terminal whose other side has gone
@@ -117,7 +132,7 @@ class Reader:
         while True:
             await self._reading.wait()
             try:
-                data = await asyncio.to_thread(os.read, self._fd, self.read_bytes or READ_BYTES)
+                data = await asyncio.to_thread(os.read, self.fd, self.read_bytes or READ_BYTES)
             except OSError:  # a directory, a disk that fails
                 data = b""
             await self._reading.wait()

@@ -48,7 +48,12 @@ class Deadlines(Generic[T]):
 
     def add(self, item: T) -> None:
         """Watch `item.deadline_ns`; `wake_ns` may move forward."""
-        deadline_ns = item.deadline_ns
+        slot = self.slot_of(item.deadline_ns)
+        slot.add(item)
+        item.slot = slot  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
+
+    def slot_of(self, deadline_ns: int) -> set[T]:
+        """Where items with this deadline go, for who adds many; each has to remember it."""
         if deadline_ns >= self._fine_until_ns:
             slot = self._coarse.get(deadline_ns >> COARSE_BITS)
             if slot is None:
@@ -57,8 +62,7 @@ class Deadlines(Generic[T]):
             slot = self._fine.get(deadline_ns >> FINE_BITS)
             if slot is None:
                 slot = self._open_fine(deadline_ns >> FINE_BITS)
-        slot.add(item)
-        item.slot = slot  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
+        return slot
 
     def discard(self, item: T) -> None:
         """Stop watching, if it is watched. Its slot stays until its time, and is reused."""

@@ -26,7 +26,7 @@ from callgate.router import refusals
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Sequence
 
     from callgate.model import GateSpec, StopReason
     from callgate.peers.hub import Hub
@@ -76,7 +76,11 @@ class AgentPeer(ABC):
         self._held: list[bytes] = []
         self.held_bytes = 0
         self._overdue: OrderedDict[int, Flight] = OrderedDict()
-        self._last_id = 0
+        self.last_id = 0
+        """Of ours."""
+
+    encode_run: Callable[[Sequence[CallTool], int], list[bytes]] | None = None
+    """Encodes plain calls of one tool under ids from a first one on, if there is a quick way."""
 
     def attach(self, caller: McpCaller) -> None:
         """The one client that this agent may ask and notify."""
@@ -126,7 +130,7 @@ class AgentPeer(ABC):
         """Send an admitted call."""
         if pending.stateless:
             self.before_stateless_call(call)
-        self._last_id = own_id = self._last_id + 1
+        self.last_id = own_id = self.last_id + 1
         pending.own_id = own_id
         self.pending[own_id] = pending
         pending.agent = self
@@ -139,7 +143,7 @@ class AgentPeer(ABC):
 
     def register(self, pending: Pending) -> None:
         """Give a request an id of ours."""
-        self._last_id = own_id = self._last_id + 1
+        self.last_id = own_id = self.last_id + 1
         pending.own_id = own_id
         self.pending[own_id] = pending
 
@@ -149,6 +153,14 @@ class AgentPeer(ABC):
             self.outbox.put(frame)
         else:
             self._hold(frame)
+
+    def put_all(self, frames: list[bytes]) -> None:
+        """Send frames now, or when the process is ready."""
+        if self.is_ready:
+            self.outbox.put_all(frames)
+        else:
+            for frame in frames:
+                self._hold(frame)
 
     def _hold(self, frame: bytes) -> None:
         self._held.append(frame)

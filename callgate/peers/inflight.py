@@ -37,10 +37,11 @@ class Pending(msgspec.Struct, eq=False):
     """The agent's; 0 while it has not been sent."""
     agent: AgentPeer | None = None
     """Whom a call was sent to."""
-    call: CallTool | None = None
-    """Of a tool call that waits for its turn."""
     flight: Flight | None = None
     """Of a tool call that was let in."""
+    sent: bytes = b""
+    call: CallTool | None = None
+    """Of a tool call that waits for its turn."""
     method: str = ""
     """Of a request other than a tool call."""
     alarm: Alarm | None = None
@@ -50,7 +51,6 @@ class Pending(msgspec.Struct, eq=False):
     stateless: bool = False
     silent: bool = False
     """The caller has cancelled it: MCP wants no answer then."""
-    sent: bytes = b""
     answer: bytes = b""
     seq: int = 0
     """The last piece that a call has streamed, where pieces are numbered."""

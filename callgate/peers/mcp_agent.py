@@ -19,13 +19,14 @@ from callgate.errors import (
 )
 from callgate.peers.agent import AgentPeer
 from callgate.peers.inflight import Pending
-from callgate.peers.mcp_caller import HARD_FRAME_BYTES
+from callgate.peers.mcp_caller import HARD_FRAME_BYTES, Read
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
-from callgate.peers.outbox import half_of
+from callgate.peers.outbox import halves
+from callgate.peers.runs import Answers
 from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
 from callgate.protocol import jsonrpc, mcp, mcp_encode, results
-from callgate.protocol.framing import Lines
+from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from callgate.peers.agent import Trouble
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
-    from callgate.protocol.framing import Oversized
     from callgate.router.alarm import Alarm
     from callgate.router.flight import Flight
 
@@ -56,6 +56,7 @@ class McpAgent(AgentPeer):
         self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.session = McpSession()
         self._tools = ToolLister(self)
+        self._answers = Answers(self)
         self._handshake: Alarm | None = None
         self._pinging = False
 
@@ -64,6 +65,8 @@ class McpAgent(AgentPeer):
         self.lines.max_frame_bytes = spec.max_frame_bytes or HARD_FRAME_BYTES
 
     # Towards the agent.
+
+    encode_run = staticmethod(mcp_encode.encode_calls)
 
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
         own_id = pending.own_id
@@ -134,26 +137,44 @@ class McpAgent(AgentPeer):
     # From the agent.
 
     def receive(self, data: bytes) -> None:
-        frames = self.lines.feed(data, monotonic_ns())
-        half = half_of(frames)
-        for number, frame in enumerate(frames):
-            if number == half:
-                self.hub.flush()
-            try:
-                if frame.__class__ is not bytes:
-                    self._too_large(frame)  # type: ignore[arg-type]  # it is one of the two
-                    continue
-                message = mcp.decode(frame)
-                if message.__class__ is Response:
-                    self._response(message, frame)
-                else:
-                    self._other(message)
-            except ProtocolError as error:
-                self._reject(error)
-            except Exception as error:  # noqa: BLE001  # one frame may not stop the others
-                self.hub.fault(error)
+        now_ns = monotonic_ns()
+        some, others = halves(self.lines.feed(data, now_ns))
+        if some:
+            self._handle(some, now_ns)
+            self.hub.flush()
+        self._handle(others, now_ns)
         if self.lines.since_ns is not None:
             self.hub.time_frame(self.lines, self.name)
+
+    def _handle(self, frames: list[bytes | Oversized], now_ns: int) -> None:
+        run = self._answers
+        takes_runs = len(frames) > 1 and self.on_handshake is None
+        message: Read
+        for frame in frames:
+            try:
+                message = mcp.decode(frame) if isinstance(frame, bytes) else frame
+            except ProtocolError as error:
+                message = error
+            if takes_runs and isinstance(message, Response) and run.take(message, frame, now_ns):  # type: ignore[arg-type]  # so it was bytes
+                continue
+            if run.pendings:
+                run.settle(now_ns)
+            self._one(message, frame)
+        if run.pendings:
+            run.settle(now_ns)
+
+    def _one(self, message: Read, frame: bytes | Oversized) -> None:
+        try:
+            if isinstance(message, Response):
+                self._response(message, frame)  # type: ignore[arg-type]  # so it was bytes
+            elif isinstance(message, ProtocolError):
+                self._reject(message)
+            elif isinstance(message, Oversized):
+                self._too_large(message)
+            else:
+                self._other(message)
+        except Exception as error:  # noqa: BLE001  # one frame may not stop the others
+            self.hub.fault(error)
 
     def _other(self, message: mcp.Message) -> None:
         if isinstance(message, Progress):

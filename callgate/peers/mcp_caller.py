@@ -25,12 +25,13 @@ from callgate.errors import (
 )
 from callgate.limits.deadlines import NEVER
 from callgate.model import ToolCall
+from callgate.peers import runs
 from callgate.peers.asked import Asked
 from callgate.peers.inflight import MAX_REQUESTS, Pending
-from callgate.peers.outbox import half_of
+from callgate.peers.outbox import halves
 from callgate.peers.subscriptions import LISTEN
 from callgate.protocol import jsonrpc, mcp, mcp_encode
-from callgate.protocol.framing import Lines
+from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response, encode_result
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
@@ -48,12 +49,14 @@ if TYPE_CHECKING:
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
-    from callgate.protocol.framing import Oversized
     from callgate.protocol.problem import Id
     from callgate.router.lanes import Lane
 
 HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
+
+Read = mcp.Message | Oversized | ProtocolError
+"""What a frame turned out to be."""
 
 
 class McpCaller:
@@ -83,26 +86,56 @@ class McpCaller:
     def receive(self, data: bytes) -> None:
         """Handle one read; the owner flushes the hub."""
         now_ns = monotonic_ns()
-        frames = self.lines.feed(data, now_ns)
-        half = half_of(frames)
-        for number, frame in enumerate(frames):
-            if number == half:
-                self._hub.flush()
-            try:
-                if frame.__class__ is not bytes:
-                    self._oversized(frame)  # type: ignore[arg-type]  # it is one of the two
-                    continue
-                message = mcp.decode(frame)
-                if message.__class__ is CallTool:
-                    self._call(message, now_ns)
-                else:
-                    self._other(message)
-            except ProtocolError as error:
-                self._reject(error)
-            except Exception as error:  # noqa: BLE001  # one frame may not stop the others
-                self._hub.fault(error)
+        some, others = halves(self.lines.feed(data, now_ns))
+        if some:
+            self._handle(some, now_ns)
+            self._hub.flush()
+        self._handle(others, now_ns)
         if self.lines.since_ns is not None:
             self._hub.time_frame(self.lines, self.agent.name)
+
+    def _handle(self, frames: list[bytes | Oversized], now_ns: int) -> None:
+        run: list[CallTool] = []
+        are_many = len(frames) > 1
+        message: Read
+        for frame in frames:
+            try:
+                message = mcp.decode(frame) if isinstance(frame, bytes) else frame
+            except ProtocolError as error:
+                message = error
+            if are_many and isinstance(message, CallTool) and runs.fits(message, run):
+                run.append(message)
+                continue
+            if run:
+                calls, run = run, []
+                self._calls(calls, now_ns)
+            self._one(message, now_ns)
+        if run:
+            self._calls(run, now_ns)
+
+    def _calls(self, calls: list[CallTool], now_ns: int) -> None:
+        """Together, as far as that can be; the others, or a single one, one by one."""
+        sent = 0
+        if len(calls) > 1:
+            try:
+                sent = runs.send(self, calls, now_ns)
+            except Exception as error:  # noqa: BLE001  # others may come
+                self._hub.fault(error)
+        for call in calls[sent:]:
+            self._one(call, now_ns)
+
+    def _one(self, message: Read, now_ns: int) -> None:
+        try:
+            if isinstance(message, CallTool):
+                self._call(message, now_ns)
+            elif isinstance(message, ProtocolError):
+                self._reject(message)
+            elif isinstance(message, Oversized):
+                self._oversized(message)
+            else:
+                self._other(message)
+        except Exception as error:  # noqa: BLE001  # one frame may not stop the others
+            self._hub.fault(error)
 
     def _other(self, message: mcp.Message) -> None:
         if isinstance(message, Request):

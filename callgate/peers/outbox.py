@@ -6,7 +6,7 @@ each outbox. Nothing that a record belongs to leaves before the record does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from callgate.errors import AuditUnavailable
 
@@ -21,9 +21,13 @@ MANY_FRAMES: Final = 12
 """Handled in two passes. With fewer, the second pass costs more than the other side's wait."""
 
 
-def half_of(frames: Sequence[object]) -> int:
-    """Where to end a pass in the midst of a read, so that the other side can begin; or -1."""
-    return len(frames) // 2 if len(frames) >= MANY_FRAMES else -1
+Frame = TypeVar("Frame")
+
+
+def halves(frames: list[Frame]) -> tuple[list[Frame], list[Frame]]:
+    """Where to end a pass in the midst of a read, so that the other side can begin; or nowhere."""
+    half = len(frames) // 2 if len(frames) >= MANY_FRAMES else 0
+    return frames[:half], frames[half:]
 
 
 class Pipe(Protocol):
@@ -57,6 +61,12 @@ class Outbox:
         if not frames:
             self._wire.dirty.append(self)
         frames.append(frame)
+
+    def put_all(self, frames: list[bytes]) -> None:
+        """Send them at the end of this pass."""
+        if not self._frames:
+            self._wire.dirty.append(self)
+        self._frames += frames
 
     def put_first(self, frame: bytes) -> None:
         """Send at the end of this pass, before everything that waits."""

@@ -136,6 +136,16 @@ def encode_result(own_id: Id, result: Raw | bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(own_id), b',"result":', result, b"}\n"))
 
 
+def encode_results(ids: list[Id], results: list[Raw]) -> list[bytes]:
+    """Answers with the given results."""
+    return [
+        b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (own_id, result)
+        if own_id.__class__ is int
+        else encode_result(own_id, result)
+        for own_id, result in zip(ids, results, strict=True)
+    ]
+
+
 def encode_error(own_id: Id | None, error: CallgateError) -> bytes:
     """An error answer with its structure; without an id it says null, as JSON-RPC asks."""
     return (

@@ -183,13 +183,17 @@ def decode(data: bytes) -> Message:
         if _CR not in data and _LF not in data:
             if not data.isascii():
                 check_utf8(data)
-            own_id = frame.id
+            own_id, params = frame.id, frame.params
             if own_id.__class__ is not int:
                 message = _plain_with_text_id(data, frame)
             elif not -MAX_ID <= own_id <= MAX_ID:
                 message = None
-            elif frame.method == CALL:
-                message = _plain_call(data, frame, len(data) - len(str(own_id)))
+            elif frame.method == CALL and params is not None:
+                name, arguments = params.name, params.arguments
+                rest = len(data) - len(str(own_id))
+                if rest == _CALL_BYTES + len(name) + len(arguments) and name and len(arguments):
+                    return CallTool(own_id, name, arguments)  # `_plain_call`, at once
+                message = _plain_call(data, frame, rest)
             else:
                 result = frame.result
                 spare = len(data) - _RESULT_BYTES - len(str(own_id)) - len(result)

@@ -17,7 +17,7 @@ from callgate.protocol.mcp import CANCELLED, PROGRESS, PROGRESS_TOKEN, TIMEOUT_M
 from callgate.protocol.members import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from callgate.errors import CallgateError
     from callgate.protocol.mcp import CallTool, Notification, Request
@@ -51,6 +51,16 @@ def encode_call(
         parts += (b",", encode_json(call.extra)[1:-1])
     parts.append(b"}}\n")
     return b"".join(parts)
+
+
+def encode_calls(calls: Sequence[CallTool], first_id: int) -> list[bytes]:
+    """Calls of one tool without `_meta`, passed on under ids from `first_id` on."""
+    name = encode_json(calls[0].name)
+    middle = b',"method":"tools/call","params":{"name":%b,"arguments":' % name
+    return [
+        b'{"jsonrpc":"2.0","id":%d%b%b}}\n' % (own_id, middle, call.arguments)
+        for own_id, call in enumerate(calls, first_id)
+    ]
 
 
 def encode_request(request: Request, own_id: Id, token: Id | None = None) -> bytes:

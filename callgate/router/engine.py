@@ -49,6 +49,7 @@ class Engine:
         "drained",
         "flights",
         "new_id",
+        "new_ids",
         "recorders",
         "spans",
     )
@@ -63,6 +64,7 @@ class Engine:
         self.armed_ns = NEVER
         """When the router's timer will fire; kept by the router."""
         self.new_id = ids.next
+        self.new_ids = ids.take
         self.drained: Callable[[], None] | None = None
         """Told when the last call has ended, while somebody waits for that."""
         self._rearm = rearm
@@ -76,6 +78,23 @@ class Engine:
             times.append(self._room.refill_ns)
         wake_ns = self.deadlines.wake_ns
         return min((time for time in times if time is not None and time < wake_ns), default=wake_ns)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether calls wait."""
+        return bool(self._room.agents)
+
+    def rearm_if_sooner(self) -> None:
+        """A deadline was added."""
+        if self.deadlines.wake_ns < self.armed_ns:
+            self._rearm()
+
+    def have_left(self, now_ns: int) -> None:
+        """Calls have given their places back."""
+        if self.drained is not None and not self.flights:
+            self.drained()
+        if self._room.agents:
+            self.let_in(now_ns)
 
     def begin(  # noqa: C901, PLR0912  # the way in, read in one piece; a call costs less than a helper
         self,
@@ -365,8 +384,7 @@ class Engine:
         """Look at it again at its `deadline_ns`; `deadlines.discard` takes that back."""
         if item.deadline_ns < NEVER:
             self.deadlines.add(item)
-            if self.deadlines.wake_ns < self.armed_ns:
-                self._rearm()
+            self.rearm_if_sooner()
 
     def _release(self, flight: Flight, now_ns: int) -> None:
         """Give the places back, once; calls that wait for them enter."""

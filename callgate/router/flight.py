@@ -80,16 +80,17 @@ class Flight(msgspec.Struct, eq=False):
     """When to look at it next."""
     enforced_ns: int
     """When it must end; later than `deadline_ns` only while a shadowed timeout comes first."""
+    bytes_in: int | None = None
+    holds_slots: bool = False
+    slot: set[Timed] | None = None
+    """The deadlines' own."""
     brought_time: bool = False
     """Whether the call asked for a time of its own."""
     queued_ns: int = 0
-    slot: set[Timed] | None = None
-    """The deadlines' own."""
     correlation_id: str | None = None
     ids: str = ""
     """The ids as the audit writes them."""
     ending: Ending | None = None
-    holds_slots: bool = False
     lingers: bool = False
     """Its work may outlive its answer (a thread, an isolated task, an agent that was told to
     cancel): the slots wait for it."""
@@ -102,7 +103,6 @@ class Flight(msgspec.Struct, eq=False):
     waiter: asyncio.Future[Any] | None = None
     """What the caller waits on while it is not in `task`: its turn, or isolated work."""
     span: CallSpan | None = None
-    bytes_in: int | None = None
     bytes_out: int | None = None
     quota_window: int | None = None
     """Which window of the caller's quota paid for it."""

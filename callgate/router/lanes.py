@@ -71,6 +71,7 @@ class Lane:
         "default_ns",
         "fragment",
         "merger",
+        "output_bytes",
         "plain",
         "quota",
         "rates",
@@ -112,6 +113,7 @@ class Lane:
         self.default_ns = min(_enforced_ns(spec.timeout), self.ceiling_ns)
         self.shadow_ceiling_ns = _shadowed_ns(spec.max_timeout)
         self.shadow_default_ns = min(_shadowed_ns(spec.timeout), self.shadow_ceiling_ns)
+        self.output_bytes = NEVER if spec.max_output_bytes is None else spec.max_output_bytes.limit
         self.plain = not (
             spec.denied
             or spec.denied_shadow

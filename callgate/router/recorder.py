@@ -104,23 +104,46 @@ class Recorder:
         ending = flight.ending
         if record is None or ending is None:
             return
+        fragment, duration_ms = flight.lane.fragment, duration_ns // 1_000_000
+        request_id, ids = flight.request_id, flight.ids
+        sizes = flight.bytes_in, flight.bytes_out
+        if ending.code == "ok":
+            body = events.completed(fragment, request_id, ids, duration_ms, *sizes)
+        else:
+            code = ending.code
+            body = events.ended(ending.event, fragment, request_id, ids, duration_ms, code, *sizes)
         try:
-            record(
-                events.ended(
-                    ending.event,
-                    flight.lane.fragment,
-                    flight.request_id,
-                    flight.ids,
-                    duration_ns // 1_000_000,
-                    None if ending.code == "ok" else ending.code,
-                    flight.bytes_in,
-                    flight.bytes_out,
-                ),
-                -1,
-            )
+            record(body, -1)
         finally:
             if self.retired and not self.batched:
                 self._close_if_idle()
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether many records can be taken at once, and none of them fails before `flush`."""
+        return self.log is None or (self.batched and self.log.is_ready)
+
+    def admitted_run(self, lane: Lane, request_ids: list[str]) -> None:
+        """Calls enter without having waited; `takes_runs` was asked."""
+        if self.log is not None:
+            self.log.stage_run(events.admitted_run(lane.fragment, request_ids), 1)
+
+    def completed_run(self, lane: Lane, flights: list[Flight], now_ns: int) -> None:
+        """Admitted calls ended well; `takes_runs` was asked."""
+        if self.log is not None:
+            fragment = lane.fragment
+            bodies = [
+                events.completed(
+                    fragment,
+                    flight.request_id,
+                    flight.ids,
+                    (now_ns - flight.asked_ns) // 1_000_000,
+                    flight.bytes_in,
+                    flight.bytes_out,
+                )
+                for flight in flights
+            ]
+            self.log.stage_run(bodies, -1)
 
     def late(self, flight: Flight, duration_ns: int) -> None:
         """Work answered after its call had been settled."""

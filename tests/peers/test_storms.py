@@ -106,6 +106,20 @@ class Storm:
     # The client.
 
     def ask(self) -> None:
+        self.gate.client(self.a_request())
+
+    def burst(self) -> None:
+        """Much in one read, most of it calls of one tool."""
+        tool = self.draw.choice(["echo", "slow"])
+        messages = [self.a_request() for _ in range(self.draw.randrange(2, 5))]
+        for _ in range(self.draw.randrange(2, 16)):
+            own_id = self._last = self._last + 1
+            self.asked[own_id] += 1
+            messages.append(call(own_id, tool))
+        self.draw.shuffle(messages)
+        self.gate.client(*messages)
+
+    def a_request(self) -> Message:
         draw = self.draw
         own_id = draw.choice(list(self.asked)) if self.asked and draw.random() < 0.05 else 0
         if not own_id:
@@ -123,7 +137,7 @@ class Storm:
         else:
             message = request(own_id, draw.choice(["ping", "resources/list", "tools/list", "x/y"]))
         self.asked[own_id] += 1
-        self.gate.client(message)
+        return message
 
     def cancel(self) -> None:
         if self.asked:
@@ -171,6 +185,14 @@ class Storm:
         else:
             self.gate.agent(answer(own_id))
 
+    def reply_to_many(self) -> None:
+        """Good answers to calls, all in one write."""
+        self.hear()
+        calls = [one for one in self.unanswered if one["method"] == "tools/call"]
+        if calls and not self.is_dead:
+            self.unanswered = [one for one in self.unanswered if one not in calls]
+            self.gate.agent(*[answer(one["id"]) for one in calls])
+
     def noise(self) -> None:
         if not self.is_dead:
             changed = note("notifications/tools/list_changed")
@@ -216,7 +238,13 @@ class Storm:
         self.gate.hub.flush()
 
     async def rage(self, steps: int) -> None:
-        acts = [self.ask] * 10 + [self.reply] * 8 + [self.wait] * 3 + [self.cancel] * 2
+        acts = (
+            [self.ask] * 10
+            + [self.burst, self.reply_to_many]
+            + [self.reply] * 8
+            + [self.wait] * 3
+            + [self.cancel] * 2
+        )
         acts += [self.rubbish, self.noise, self.stall, self.flow, self.flow, self.start]
         rare = [self.die, self.fill]
         for _ in range(steps):
@@ -285,6 +313,9 @@ class RuntimeStorm(Storm):
             self.agent.result(call_id, status="canceled")
         else:
             self.agent.result(call_id, output={})
+
+    def reply_to_many(self) -> None:
+        self.reply()
 
     def noise(self) -> None:
         if not self.is_dead:

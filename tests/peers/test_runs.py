@@ -1,0 +1,289 @@
+"""Runs: what comes in one read ends as what comes frame by frame, only sooner."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from callgate.router.engine import Engine
+from tests.conftest import FULL
+from tests.peers.helpers import (
+    answer,
+    call,
+    cancel,
+    code_of,
+    events,
+    failure,
+    note,
+    request,
+    rig,
+    text,
+)
+from tests.router.helpers import audit_lines, rates_left, used_slots
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.helpers import Clock, Message
+
+SCRIPTS = 300 if FULL else 25
+
+TIGHT = """
+version: 1
+defaults: {timeout: 10s, concurrency: 3, queue: 0, rate: unlimited}
+agents: {web: {}}
+"""
+
+
+class Alone(Exception):
+    """A call was let in, or ended, by itself."""
+
+
+@pytest.fixture
+def nothing_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single calls cannot begin or end."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Alone
+
+    monkeypatch.setattr(Engine, "begin", refuse)
+    monkeypatch.setattr(Engine, "finish", refuse)
+
+
+@pytest.mark.usefixtures("nothing_goes_alone")
+async def test_calls_of_one_tool_enter_and_end_together(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call("a"), call(2), call("c"))
+        sent = gate.to_agent()
+        gate.agent(*[answer(one["id"], text(str(one["id"]))) for one in reversed(sent)])
+
+        assert [one["id"] for one in sent] == [1, 2, 3]
+        assert [(one["id"], one["result"]) for one in gate.to_client()] == [
+            ("c", text("3")),
+            (2, text("2")),
+            ("a", text("1")),
+        ]
+        assert events(tmp_path, "tool.call.") == ["admitted"] * 3 + ["completed"] * 3
+        gate.assert_idle()
+        (stats,) = [one for one in gate.router.snapshot()["tools"] if one["outcomes"]["ok"]]
+        assert stats["outcomes"] == {"ok": 3}
+
+
+@pytest.mark.usefixtures("nothing_goes_alone")
+async def test_without_an_audit_too(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock, audited=False) as gate:
+        gate.client(call(1), call(2))
+        gate.agent(*[answer(one["id"]) for one in gate.to_agent()])
+
+        assert [one["id"] for one in gate.to_client()] == [1, 2]
+        gate.assert_idle()
+
+
+async def test_the_first_of_a_run_enter_and_the_others_are_refused(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock, TIGHT) as gate:
+        gate.client(*[call(number) for number in range(1, 6)])
+
+        assert len(gate.to_agent()) == 3
+        assert [(one["id"], code_of(one)) for one in gate.to_client()] == [
+            (4, "limit.concurrency"),
+            (5, "limit.concurrency"),
+        ]
+        assert set(used_slots(gate.router).values()) == {3}
+        gate.agent(*[answer(number) for number in (1, 2, 3)])
+        gate.assert_idle()
+
+
+async def test_a_call_of_a_run_runs_out_of_time_by_itself(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        first, _ = gate.to_agent()
+        gate.pass_ms(9_000)
+        gate.agent(answer(first["id"]))
+        assert gate.one_to_client()["id"] == 1
+
+        gate.pass_ms(1_000)
+
+        assert code_of(gate.one_to_client()) == "limit.timeout"
+
+
+async def test_one_frame_of_a_run_that_meets_a_fault_does_not_stop_the_others(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        real = gate.caller._call
+
+        def fail(message: Any, now_ns: int) -> None:
+            if message.name == "bad":
+                raise Alone
+            real(message, now_ns)
+
+        monkeypatch.setattr(gate.caller, "_call", fail)
+        gate.client(call(1, "bad"), call(2), call(3), request(4, "ping"))
+
+        assert [one.get("params", {}).get("name") for one in gate.to_agent()] == [
+            "echo",
+            "echo",
+            None,
+        ]
+        assert [type(one) for one in gate.faults] == [Alone]
+        gate.faults.clear()
+        gate.agent(answer(1), answer(2), answer(3, {}))
+        gate.assert_idle()
+
+
+def a_policy(draw: random.Random) -> str:
+    """Limits of every kind, tight and loose, enforced and not."""
+
+    def limit(*values: object) -> str:
+        return draw.choice(["{}", "{}", "{{limit: {}, mode: shadow}}"]).format(draw.choice(values))
+
+    return f"""
+version: 1
+global: {{concurrency: {limit(4, 9, 40)}, rate: {draw.choice(["50/second", "1000/second"])}}}
+callers: {{"*": {{concurrency: {limit(5, 50)}}}}}
+agents:
+  web:
+    timeout: 10s
+    concurrency: {limit(3, 8, 60)}
+    queue: {draw.choice([0, 0, 5])}
+    rate: {draw.choice(["unlimited", "20/second", "{limit: 20/second, on_limit: wait}"])}
+    max_output_bytes: {draw.choice(["unlimited", "60"])}
+    tools: {{slow: {{concurrency: {limit(1, 4)}}}, "no*": deny}}
+"""
+
+
+def a_burst(draw: random.Random, first_id: int) -> list[Message | bytes]:
+    """What a client writes at once: mostly calls of one tool."""
+    burst: list[Message | bytes] = []
+    tool = draw.choice(["echo", "echo", "slow", "nothing"])
+    for number in range(first_id, first_id + draw.randrange(1, 20)):
+        chance = draw.random()
+        own_id: int | str = number if draw.random() < 0.8 else f"n{number}"
+        if chance < 0.1:
+            tool = draw.choice(["echo", "slow", "nothing", "unheard-of"])
+        if chance < 0.8:
+            burst.append(call(own_id, tool, {"x": "y" * draw.randrange(9)}))
+        elif chance < 0.85:
+            burst.append(call(own_id, tool, progressToken=number))
+        elif chance < 0.88:
+            burst.append(call(draw.randrange(first_id, number + 1), tool))
+        elif chance < 0.92:
+            burst.append(cancel(draw.randrange(first_id)))  # what was sent; else it is taken back
+        elif chance < 0.96:
+            burst.append(request(own_id, "ping"))
+        else:
+            burst.append(b"rubbish\n")
+    return burst
+
+
+def replies(draw: random.Random, asked: list[Message]) -> list[Message | bytes]:
+    """What an agent writes at once: mostly good answers, in any order."""
+    said: list[Message | bytes] = []
+    draw.shuffle(asked)
+    for _ in range(draw.randrange(len(asked) + 1)):
+        own_id = asked.pop()["id"]
+        chance = draw.random()
+        if chance < 0.75:
+            said.append(answer(own_id))
+        elif chance < 0.8:
+            said.append(answer(own_id, text("x" * 90)))
+        elif chance < 0.85:
+            said.append(answer(own_id, text("bad", isError=True)))
+        elif chance < 0.9:
+            said.append(failure(own_id))
+        elif chance < 0.95:
+            said += [answer(own_id), answer(own_id)]
+        else:
+            said += [note("notifications/message", {"level": "info", "data": 1}), answer(own_id)]
+    return said
+
+
+async def play(
+    folder: Path, clock: Clock, script: int, *, together: bool
+) -> tuple[list[Any], list[Any], Any, Any]:
+    """Everything that comes of a script; each burst in one read, or in as many as it has frames."""
+    draw = random.Random(script)  # noqa: S311
+    began_ns = clock.now_ns
+    to_client: list[Any] = []
+    to_agent: list[Any] = []
+    async with rig(folder, clock, a_policy(draw)) as gate:
+
+        def say(hear: Any, messages: list[Message | bytes]) -> None:
+            if together:
+                hear(*messages)
+            else:
+                for message in messages:
+                    hear(message)
+
+        asked: list[Message] = []
+        next_id = 1
+        for _ in range(12):
+            burst = a_burst(draw, next_id)
+            next_id += len(burst)
+            say(gate.client, burst)
+            sent = gate.to_agent()
+            to_agent += sent
+            asked += [one for one in sent if "id" in one and one["method"] != "tools/list"]
+            say(gate.agent, replies(draw, asked))
+            sent = gate.to_agent()
+            to_agent += sent
+            asked += [one for one in sent if "id" in one]
+            to_client += gate.to_client()
+            if draw.random() < 0.3:
+                gate.pass_ms(draw.choice([10, 60]))
+        left = used_slots(gate.router), rates_left(gate.router)
+        stats = gate.router.snapshot()["tools"]
+        gate.dies(again=False)
+        gate.pass_ms(60_000)
+        gate.assert_idle()
+    clock.now_ns = began_ns
+    return to_client, to_agent, told(folder), (left, stats)
+
+
+def told(folder: Path) -> tuple[list[Any], list[Any]]:
+    """The audit's story of each call, and all else.
+
+    Stories are not told in one order: calls that wait enter after a whole run has ended.
+    """
+    stories: dict[str, list[Any]] = {}
+    others = []
+    for line in audit_lines(folder / "audit"):
+        for member in ("seq", "ts", "hash", "prev", "segment", "policy"):
+            line.pop(member, None)
+        if "request_id" in line:
+            stories.setdefault(line.pop("request_id"), []).append(line)
+        else:
+            others.append(line)
+    return sorted(stories.values(), key=str), others
+
+
+def without_ids(messages: list[Any]) -> list[Any]:
+    """Refusals say the request's id, which no two runs have in common."""
+    for message in messages:
+        meta = message.get("result", {}).get("_meta", {}).get("callgate/error")
+        data = meta or message.get("error", {}).get("data")
+        if isinstance(data, dict):
+            data.pop("request_id", None)
+    return messages
+
+
+def split(messages: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Cancels go before all else that waits, so they are looked at by themselves."""
+    cancels = [one for one in messages if one["method"] == "notifications/cancelled"]
+    return cancels, [one for one in messages if one not in cancels]
+
+
+@pytest.mark.parametrize("script", range(SCRIPTS))
+async def test_it_makes_no_difference_how_frames_are_cut_into_reads(
+    tmp_path: Path, clock: Clock, script: int
+) -> None:
+    together = await play(tmp_path / "one", clock, script, together=True)
+    apart = await play(tmp_path / "two", clock, script, together=False)
+
+    assert without_ids(together[0]) == without_ids(apart[0])
+    assert split(together[1]) == split(apart[1])
+    assert together[2:] == apart[2:]
