@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from callgate.gate.pipes import Reader
 
-LOOK_NS: Final = 50_000
-"""About what it costs to sleep and to be woken."""
+LOOK_NS: Final = 100_000
+"""What it costs to sleep and to be woken on a machine that has other things to do."""
 TURN_NS: Final = 1_000_000
 """Timers and signals wait for no longer than that; a deadline has to fire within 10 ms."""
 
