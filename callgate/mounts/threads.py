@@ -4,7 +4,8 @@ Theory of operation. A router belongs to one event loop. A runtime may call its 
 
 - *In a thread that has no loop* (`agent.invoke()`): `run_sync` carries the call to the router's
   loop, which lets it in and gives the work a thread, so that the caller is answered at the
-  deadline although a thread cannot be stopped. The caller's context variables go along.
+  deadline although a thread cannot be stopped. The caller's context variables go along. That is
+  four changes of thread, there and back twice; nobody is woken for anything else.
 - *On another loop*: the work belongs to that loop and the limits to this one, so it is refused.
 - *On the router's loop, with the work in a thread of the runtime's* (`thread=True`): executors
   let go of a thread whose await is cancelled, so the await is shielded; the caller is answered
@@ -18,17 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from concurrent import futures
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from callgate.errors import InternalError
 from callgate.mounts.common import Mount
-from callgate.router.local import MAX_THREADS
+from callgate.router.local import CURRENT, MAX_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from callgate.mounts.common import Caller
     from callgate.policy import Policy
     from callgate.router import Router
+    from callgate.router.flight import Flight
 
 _log = logging.getLogger("callgate.mounts")
 
@@ -67,7 +71,7 @@ class RuntimeMount(Mount):
 
     def __init__(self, router: Router, agent: str, caller: Caller = None) -> None:
         super().__init__(router, agent, caller)
-        self._threads: anyio.CapacityLimiter | None = None
+        self._threads: futures.ThreadPoolExecutor | None = None
         self._looked_at: Policy | None = None
         self._denies = False
 
@@ -123,16 +127,8 @@ class RuntimeMount(Mount):
         async def call() -> Any:
             if listed:
                 self.declare((tool,))
-            if self._threads is None:
-                self._threads = anyio.CapacityLimiter(MAX_THREADS)
-            apart = partial(
-                anyio.to_thread.run_sync, partial(_contained, work), limiter=self._threads
-            )
-            # Not `run_task`: anyio waits for its threads itself, and a call that still waits for
-            # a thread when its time is up must not be shielded.
-            return await self.run(
-                tool, arguments, context, apart, refuse, thread=True, failed=failed
-            )
+            apart = partial(self._in_thread, partial(_contained, work))
+            return await self.run(tool, arguments, context, apart, refuse, failed=failed)
 
         try:
             return on_loop(self.router, call)
@@ -141,6 +137,49 @@ class RuntimeMount(Mount):
         except _Quit as quitting:
             raise quitting.error from None
         return refuse(refused)
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        """Await work in a thread of ours; until it ends, its slots are taken.
+
+        A pool of our own, and not anyio's: that spends two turns of the loop and, to be stopped
+        by a scope, a task on every call, which is half of what a call from a thread costs.
+        """
+        flight = CURRENT.get()
+        if flight is None:
+            raise RuntimeError("work is held for a call only")
+        if self._threads is None:
+            self._threads = futures.ThreadPoolExecutor(MAX_THREADS, "callgate tool")
+
+        def run() -> Any:
+            if flight.ending is None:  # else it was settled while it waited for a thread
+                return work()
+            return None
+
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        thread = self._threads.submit(copy_context().run, run)
+        thread.add_done_callback(partial(_tell, loop, partial(_wake, ended)))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            if not (thread.done() or thread.cancel()):
+                flight.grace_ns = None
+                await self._linger(flight, thread, loop)
+            raise
+        return thread.result()
+
+    async def _linger(
+        self, flight: Flight, thread: futures.Future[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """See to it that a call whose thread goes on keeps its slots until that ends."""
+        if flight.lingers:  # isolated: this task is nobody's but the work's
+            ended = loop.create_future()
+            thread.add_done_callback(partial(_tell, loop, partial(_wake, ended)))
+            await ended
+        else:
+            flight.lingers = True
+            let_go = partial(self.router.engine.work_ended, flight, answered=True)
+            thread.add_done_callback(partial(_tell, loop, let_go))
 
     def unreachable(self, error: Unreachable) -> InternalError:
         """Say on the log why a call cannot reach the router; the error to refuse with."""
@@ -167,34 +206,83 @@ def on_loop(router: Router, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise Unreachable("the router is not running")
     if asyncio._get_running_loop() is loop:  # noqa: SLF001  # the public one raises without one
         raise Unreachable("it would block the router's own loop")
-    started = threading.Event()
-
-    async def begin() -> T:
-        started.set()
-        return await call()
-
-    coroutine = begin()
+    errand = _Errand(loop, call)
     try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        loop.call_soon_threadsafe(errand.start)
     except RuntimeError as error:
-        coroutine.close()
         raise Unreachable("the router's loop is closed") from error
     try:
-        _await(future, started, loop)
+        errand.wait()
     except BaseException:
-        future.cancel()
+        errand.give_up()
         raise
-    return future.result()
+    return errand.result()
 
 
-def _await(
-    future: futures.Future[Any], started: threading.Event, loop: asyncio.AbstractEventLoop
-) -> None:
-    if not started.wait(START_S):
-        raise Unreachable(f"the router's loop is blocked; it did not turn to it for {START_S} s")
-    while not futures.wait((future,), LOOK_S).done:
-        if not loop.is_running():
-            raise Unreachable("the router's loop has stopped")
+class _Errand(Generic[T]):
+    """A coroutine on a loop for which a thread waits, and is woken once: when it has ended.
+
+    `asyncio.run_coroutine_threadsafe` chains two futures for the same, and cannot say whether the
+    loop has turned to it.
+    """
+
+    __slots__ = ("_call", "_loop", "_running", "_task")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]
+    ) -> None:
+        self._loop = loop
+        self._call = call
+        self._task: asyncio.Task[T] | None = None
+        self._running = Lock()
+        self._running.acquire()
+
+    def start(self) -> None:
+        """On the loop, in the context of the thread that asked."""
+        self._task = self._loop.create_task(self._call())
+        self._task.add_done_callback(self._ended)
+
+    def wait(self) -> None:
+        """In the thread: return when it has ended, raise when that cannot be expected."""
+        blocked_at = monotonic() + START_S
+        while not self._running.acquire(timeout=LOOK_S if self._task else min(LOOK_S, START_S)):
+            if not self._loop.is_running():
+                raise Unreachable("the router's loop has stopped")
+            if self._task is None and monotonic() >= blocked_at:
+                raise Unreachable(
+                    f"the router's loop is blocked; it did not turn to it for {START_S} s"
+                )
+
+    def give_up(self) -> None:
+        """In the thread: nobody waits any more. What has not begun yet never will."""
+        _tell(self._loop, self._cancel)
+
+    def result(self) -> T:
+        """In the thread, when it has ended."""
+        task = self._task
+        if task is None or task.cancelled():
+            raise futures.CancelledError
+        return task.result()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # else asyncio logs its text if nobody waits any more
+        self._running.release()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], object], *_: Any) -> None:
+    """Have it done on a loop, unless that is closed: then there is nobody to tell."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
 
 
 async def _refused(refuse: Callable[[CallgateError], Any], error: CallgateError) -> Any:

@@ -1,0 +1,134 @@
+"""Calls from threads that have no loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent import futures
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from callgate.mounts import threads
+from callgate.mounts.threads import RuntimeMount, on_loop
+from tests.mounts.conftest import PATIENCE_S, is_idle, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from callgate.errors import CallgateError
+    from tests.mounts.conftest import Desk, Tools
+
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+def code(error: CallgateError) -> str:
+    return error.code
+
+
+async def called(mount: RuntimeMount, tool: str, work: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(mount.run_sync, tool, {}, None, work, code)
+
+
+async def test_the_context_of_the_caller_reaches_the_work(desk: Desk) -> None:
+    async with desk.router() as router:
+        WHO.set("me")
+        answer = await called(RuntimeMount(router, "web"), "quick", WHO.get)
+
+    assert answer == "me"
+
+
+async def test_isolated_work_in_a_thread_keeps_its_slot_beyond_the_grace(
+    desk: Desk, tools: Tools
+) -> None:
+    async with desk.router() as router:
+        mount = RuntimeMount(router, "web")
+        first = await called(mount, "isolated_sync", tools.isolated_sync)
+        router.engine.wake(time.monotonic_ns() + 3600 * 10**9)
+        second = await called(mount, "isolated_sync", tools.isolated_sync)
+        tools.thread_free.set()
+        await until(lambda: is_idle(router))
+
+    assert (first, second) == ("limit.timeout", "limit.concurrency")
+    assert [event for event, _ in desk.events()] == ["admitted", "timed_out", "denied"]
+
+
+async def test_a_call_whose_time_is_up_before_it_has_a_thread_never_runs(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "MAX_THREADS", 1)
+    policy = """
+version: 1
+agents: {web: {tools: {brief: {timeout: 20ms, concurrency: 1}}}}
+"""
+    async with desk.router(text=policy) as router:
+        mount = RuntimeMount(router, "web")
+        holder = asyncio.create_task(called(mount, "slow_sync", tools.slow_sync))
+        await until(lambda: tools.calls == ["slow_sync"])
+        late = [await called(mount, "brief", partial(tools.calls.append, "x")) for _ in "12"]
+        tools.thread_free.set()
+        assert await holder == "done"
+        again = await called(mount, "brief", lambda: "done")
+
+    assert late == ["limit.timeout", "limit.timeout"]
+    assert again == "done"
+    assert tools.calls == ["slow_sync"]
+
+
+async def test_work_that_was_settled_while_it_waited_for_a_thread_never_runs(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = futures.ThreadPoolExecutor(1)
+    async with desk.router() as router:
+        mount = RuntimeMount(router, "web")
+        mount._threads = pool
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_adjust_thread_count", no_thread)  # after the work is in line
+            with pytest.raises(RuntimeError, match="new thread"):
+                await called(mount, "quick", partial(tools.calls.append, "quick"))
+        answer = await called(mount, "quick", lambda: "done")
+
+    assert answer == "done"
+    assert tools.calls == []
+
+
+async def test_a_thread_learns_that_its_call_was_cancelled_with_the_loop(desk: Desk) -> None:
+    async def wait() -> None:
+        begun.set_result(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with desk.router() as router:
+        with futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(on_loop, router, wait)
+            (await begun).cancel()
+            await until(waiting.done)
+
+    assert isinstance(waiting.exception(), futures.CancelledError)
+
+
+async def test_what_is_asked_of_a_loop_in_vain_is_not_done_later(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def note() -> None:
+        tools.calls.append("late")
+
+    def ask() -> None:
+        with pytest.raises(threads.Unreachable, match="blocked"):
+            on_loop(router, note)
+
+    monkeypatch.setattr(threads, "START_S", 0.02)
+    async with desk.router() as router:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join(PATIENCE_S)  # and so blocks the loop
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    assert tools.calls == []
