@@ -18,7 +18,8 @@ made; one that a later policy denies is refused only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -35,7 +36,7 @@ except ImportError as error:
     raise missing_extra(__name__, "langchain 1", "langchain") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Coroutine
 
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.tools.tool_node import ToolCallRequest
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     Answer = ToolMessage | Command[Any]
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[..., Any])
 
 _AUTHENTICATED = "langgraph_auth_user_id"
 """Where LangGraph's server puts the user that it has authenticated."""
@@ -72,6 +74,12 @@ def _nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
+def _signed(hook: H) -> H:
+    """Keep a hook's signature: LangSmith asks for it on every call, and it takes 20 µs to make."""
+    hook.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]  # any function has
+    return hook
+
+
 class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
     """Puts every tool call under the router, as a tool of `agent`; hides what is denied.
 
@@ -94,6 +102,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # A plain function that returns a coroutine: LangChain puts LangSmith around each hook, which
     # spends two threads and a task on every call of an `async def`, traced or not.
+    @_signed
     def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Coroutine[Any, Any, Answer]:
@@ -109,6 +118,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
             failed=_is_error,
         )
 
+    @_signed
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
     ) -> Answer:
@@ -132,6 +142,7 @@ class _Hiding(CallgateMiddleware):
     def name(self) -> str:
         return CallgateMiddleware.__name__
 
+    @_signed
     def awrap_model_call(
         self,
         request: ModelRequest[Any],
@@ -139,6 +150,7 @@ class _Hiding(CallgateMiddleware):
     ) -> Coroutine[Any, Any, ModelResponse[Any]]:
         return _awaited(handler(self._offered(request)))
 
+    @_signed
     def wrap_model_call(
         self,
         request: ModelRequest[Any],

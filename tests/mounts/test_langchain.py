@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -412,6 +413,17 @@ async def test_a_policy_that_denies_nothing_needs_no_hook_on_the_model(desk: Des
         gate = CallgateMiddleware(router, agent="web")
 
     assert gate.__class__.awrap_model_call is AgentMiddleware.awrap_model_call
+
+
+async def test_the_signature_that_langsmith_asks_for_on_every_call_is_made_once(
+    desk: Desk,
+) -> None:
+    async with desk.router() as router:
+        gate: Any = CallgateMiddleware(router, agent="web")
+
+    hooks = (gate.awrap_tool_call, gate.wrap_tool_call, gate.awrap_model_call, gate.wrap_model_call)
+    assert all("__signature__" in vars(hook.__func__) for hook in hooks)
+    assert {tuple(inspect.signature(hook).parameters) for hook in hooks} == {("request", "handler")}
 
 
 # Without a loop: `invoke` in one thread, the router in another.
