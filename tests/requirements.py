@@ -1938,6 +1938,8 @@ MOUNTS: Final = (
             "tests/mounts/test_langchain.py::test_no_secret_reaches_the_audit_or_a_refusal",
             "tests/mounts/test_langchain.py::test_a_gate_that_fails_lets_nothing_through",
             "tests/mounts/test_langchain.py::test_invoke_works_in_a_thread_of_an_async_program",
+            "tests/mounts/test_threads.py::test_a_call_whose_time_is_up_before_it_has_a_thread_never_runs",
+            "tests/mounts/test_threads.py::test_isolated_work_in_a_thread_keeps_its_slot_beyond_the_grace",
             "tests/mounts/test_langchain.py::test_the_example_runs",
         ),
     ),
