@@ -1064,6 +1064,18 @@ PROTOCOLS: Final = (
         ),
     ),
     Requirement(
+        "peer.runs",
+        "calls of one tool that come in one read are handled together, with the same outcome",
+        ("figures: performance", "gate: must reach 1"),
+        (
+            "tests/peers/test_runs.py::test_calls_of_one_tool_enter_and_end_together",
+            "tests/peers/test_runs.py::test_the_first_of_a_run_enter_and_the_others_are_refused",
+            "tests/peers/test_runs.py::test_it_makes_no_difference_how_frames_are_cut_into_reads",
+            "tests/limits/test_admission.py::test_many_calls_enter_as_they_would_one_by_one",
+            "tests/test_model.py::test_ids_that_are_taken_together_are_the_next_ones",
+        ),
+    ),
+    Requirement(
         "peer.storms",
         "whatever client, process, disk and operator do: one answer each, and nothing left behind",
         ("protocols: peers",),
@@ -1573,6 +1585,18 @@ LAUNCHER: Final = (
 """Processes that cannot hurt the host."""
 
 GATE: Final = (
+    Requirement(
+        "gate.eager",
+        "what follows at once is read without a sleep; nobody is looked for in vain twice",
+        ("figures: performance", "gate: must reach 1"),
+        (
+            "tests/gate/test_eager.py::test_what_follows_at_once_is_read_before_the_loop_has_a_turn",
+            "tests/gate/test_eager.py::test_what_takes_its_time_is_left_to_the_loop",
+            "tests/gate/test_eager.py::test_one_look_in_vain_is_the_last",
+            "tests/gate/test_eager.py::test_the_loop_has_its_turn_whatever_comes",
+            "tests/gate/test_eager.py::test_what_is_held_is_not_read",
+        ),
+    ),
     Requirement(
         "gate.memory",
         "the memory of large frames is used again, and not given back after each",

@@ -31,6 +31,7 @@ import anyio
 
 from callgate.errors import InternalError
 from callgate.mounts.common import Mount
+from callgate.mounts.pool import Pool
 from callgate.router.local import CURRENT, MAX_THREADS
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class RuntimeMount(Mount):
 
     def __init__(self, router: Router, agent: str, caller: Caller = None) -> None:
         super().__init__(router, agent, caller)
-        self._threads: futures.ThreadPoolExecutor | None = None
+        self._threads: Pool | None = None
         self._looked_at: Policy | None = None
         self._denies = False
 
@@ -148,16 +149,10 @@ class RuntimeMount(Mount):
         if flight is None:
             raise RuntimeError("work is held for a call only")
         if self._threads is None:
-            self._threads = futures.ThreadPoolExecutor(MAX_THREADS, "callgate tool")
-
-        def run() -> Any:
-            if flight.ending is None:  # else it was settled while it waited for a thread
-                return work()
-            return None
-
+            self._threads = Pool(MAX_THREADS)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        thread = self._threads.submit(copy_context().run, run)
+        thread = self._threads.submit(partial(copy_context().run, work))
         thread.add_done_callback(partial(_tell, loop, partial(_wake, ended)))
         try:
             await ended

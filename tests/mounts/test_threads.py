@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
 from contextvars import ContextVar
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from callgate.mounts import threads
+from callgate.mounts import pool, threads
 from callgate.mounts.threads import RuntimeMount, on_loop
 from tests.mounts.conftest import PATIENCE_S, is_idle, until
 
@@ -78,24 +81,68 @@ agents: {web: {tools: {brief: {timeout: 20ms, concurrency: 1}}}}
     assert tools.calls == ["slow_sync"]
 
 
-async def test_work_that_was_settled_while_it_waited_for_a_thread_never_runs(
+async def test_work_for_which_there_is_no_thread_never_runs(
     desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_thread(*_: Any) -> None:
+    def no_thread(_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool = futures.ThreadPoolExecutor(1)
     async with desk.router() as router:
         mount = RuntimeMount(router, "web")
-        mount._threads = pool
         with monkeypatch.context() as patch:
-            patch.setattr(pool, "_adjust_thread_count", no_thread)  # after the work is in line
+            patch.setattr(pool, "Thread", partial(SimpleNamespace, start=partial(no_thread, 0)))
             with pytest.raises(RuntimeError, match="new thread"):
                 await called(mount, "quick", partial(tools.calls.append, "quick"))
         answer = await called(mount, "quick", lambda: "done")
 
     assert answer == "done"
     assert tools.calls == []
+
+
+def test_a_thread_is_used_again_and_let_go_when_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.05)
+    threads_of = pool.Pool(2)
+
+    first = threads_of.submit(threading.current_thread).result(PATIENCE_S)
+    first.join(PATIENCE_S)
+    second = threads_of.submit(threading.current_thread).result(PATIENCE_S)
+
+    assert not first.is_alive()
+    assert second is not first
+
+
+def test_no_more_threads_than_allowed_and_none_that_is_not_needed() -> None:
+    threads_of = pool.Pool(2)
+    hold = threading.Event()
+
+    waiting = [threads_of.submit(hold.wait) for _ in range(3)]
+    last = threads_of.submit(threading.current_thread)
+    taken_back = threads_of.submit(threading.current_thread)
+    assert taken_back.cancel()
+    assert not last.running()
+    hold.set()
+    assert [one.result(PATIENCE_S) for one in waiting] == [True] * 3
+    users = {threads_of.submit(threading.current_thread).result(PATIENCE_S) for _ in range(9)}
+
+    assert len(users | {last.result(PATIENCE_S)}) <= 2
+
+
+ENDLESS = """
+import threading
+from callgate.mounts.pool import Pool
+begun = threading.Event()
+Pool(1).submit(lambda: (begun.set(), threading.Event().wait()))
+assert begun.wait(20)
+print("ends")
+"""
+
+
+def test_a_tool_that_never_ends_keeps_no_program_from_ending() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDLESS], capture_output=True, timeout=PATIENCE_S, check=True
+    )
+
+    assert ended.stdout == b"ends\n"
 
 
 async def test_a_thread_learns_that_its_call_was_cancelled_with_the_loop(desk: Desk) -> None:
