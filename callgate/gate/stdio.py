@@ -24,6 +24,7 @@ from callgate.gate.stderr import show
 from callgate.gate.supervisor import Supervisor
 from callgate.gate.words import UNREADABLE, ended
 from callgate.launcher.capture import UntilReady
+from callgate.peers import offer
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
 from callgate.peers.mcp_caller import McpCaller
@@ -129,11 +130,15 @@ class StdioGate:
 
     async def reload(self, policy: Policy, spec: LaunchSpec, secrets: Sequence[bytes]) -> None:
         """Put new calls under another policy; the process keeps what it was launched with."""
+        withheld = offer.withheld(self._agent)
         await self._router.reload(policy)
         self.supervisor.use(spec, secrets)
         gate = policy.gate(self._agent_name)
         self._agent.use(gate)
         self._caller.use(gate)
+        if offer.withheld(self._agent) != withheld:
+            self._agent.offer_changed()
+            self.hub.flush()
 
     def _join(self, stdin: int, to_client: Writer, connection: Connection) -> None:
         """While one side does not drain what it is sent, the other is not read.

@@ -95,6 +95,10 @@ class AgentPeer(ABC):
         """Go on under another policy."""
 
     @abstractmethod
+    def offer_changed(self) -> None:
+        """Tell the client to list the tools again, if it may be told."""
+
+    @abstractmethod
     def send_request(self, pending: Pending, request: Request) -> None:
         """Pass on a request other than a tool call, or answer it."""
 

@@ -22,6 +22,7 @@ from callgate.peers.inflight import Pending
 from callgate.peers.mcp_caller import HARD_FRAME_BYTES, Read
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
+from callgate.peers.offer import CHANGED
 from callgate.peers.outbox import halves
 from callgate.peers.runs import Answers
 from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
@@ -63,6 +64,10 @@ class McpAgent(AgentPeer):
     def use(self, spec: GateSpec) -> None:
         self.spec = spec
         self.lines.max_frame_bytes = spec.max_frame_bytes or HARD_FRAME_BYTES
+
+    def offer_changed(self) -> None:
+        if self.caller is not None and self.session.is_open and self.session.tells_changes:
+            self.caller.outbox.put(CHANGED)
 
     # Towards the agent.
 
@@ -329,6 +334,7 @@ class McpAgent(AgentPeer):
         except ProtocolError as error:
             self.hub.reject(self.name, error.reason)
             return None
+        self.session.tells_changes = results.tells_changes(message.result)
         self.hub.record("agent.connected", agent=self.name)
         self.shook_hands()
         return version

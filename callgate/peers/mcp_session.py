@@ -26,7 +26,7 @@ together they stay below what one frame may have."""
 class McpSession:
     """The state of one client's session with one agent."""
 
-    __slots__ = ("_level", "_subscriptions", "initialize", "is_open", "version")
+    __slots__ = ("_level", "_subscriptions", "initialize", "is_open", "tells_changes", "version")
 
     def __init__(self) -> None:
         self.initialize: bytes | None = None
@@ -35,6 +35,8 @@ class McpSession:
         """What the agent answered; None until it has."""
         self.is_open = False
         """Whether the client said that it is initialized."""
+        self.tells_changes = False
+        """Whether the agent said that it tells of changes of its tools."""
         self._level: bytes | None = None
         self._subscriptions: OrderedDict[str, bytes] = OrderedDict()
 

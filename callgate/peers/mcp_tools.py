@@ -8,9 +8,9 @@ agent says that its tools have changed.
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
+from callgate.peers.offer import is_denied_to_client
 from callgate.protocol import results
 from callgate.protocol.jsonrpc import encode_json
 from callgate.protocol.problem import ProtocolError
@@ -60,15 +60,8 @@ class ToolLister:
     def shown(self, result: Raw) -> Raw:
         """A tool list as the client may see it."""
         agent = self._agent
-        caller = "" if agent.caller is None else agent.caller.name
-        now_ns = monotonic_ns()
-        lane = agent.hub.router.lane
-
-        def is_denied(tool: str) -> bool:
-            return lane(caller, agent.name, tool, now_ns).spec.denied
-
         try:
-            return results.without_tools(result, is_denied)
+            return results.without_tools(result, is_denied_to_client(agent))
         except ProtocolError as error:
             agent.hub.reject(agent.name, error.reason)
             return results.NO_TOOLS

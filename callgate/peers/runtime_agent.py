@@ -21,6 +21,7 @@ from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
 from callgate.peers.clock import utc_now
 from callgate.peers.heart import HEARTBEAT_MS, Heart
+from callgate.peers.offer import CHANGED, is_denied_to_client
 from callgate.protocol import mcp_encode, runtime
 from callgate.protocol import runtime_table as table
 from callgate.protocol.framing import Lengths
@@ -281,20 +282,17 @@ class RuntimeAgent(AgentPeer):
             if pending.caller is not None:
                 tools = runtime_facade.tool_list(self._offered(), stateless=pending.stateless)
                 pending.caller.answer_own(pending, tools)
-        if self.caller is not None and self._has_listed:
-            self.caller.outbox.put(runtime_facade.LIST_CHANGED)
+        self.offer_changed()
         self._has_listed |= bool(listing)
 
     def _offered(self) -> list[table.Tool]:
         """The tools that the client may see."""
-        caller = "" if self.caller is None else self.caller.name
-        lane = self.hub.router.lane
-        now_ns = monotonic_ns()
-        return [
-            tool
-            for name, tool in self.tools.items()
-            if not lane(caller, self.name, name, now_ns).spec.denied
-        ]
+        is_denied = is_denied_to_client(self)
+        return [tool for name, tool in self.tools.items() if not is_denied(name)]
+
+    def offer_changed(self) -> None:
+        if self.caller is not None and self._has_listed:
+            self.caller.outbox.put(CHANGED)
 
     def _result(self, body: table.Result) -> None:
         own_id = _own_id(body.call_id)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
-from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import encode_json
 from callgate.protocol.mcp import VERSION
 from callgate.protocol.members import NOTHING, is_object, read_text
@@ -27,8 +26,6 @@ STATELESS: Final = "2026-07-28"
 LATEST: Final = "2025-11-25"
 KNOWN: Final = (LATEST, "2025-06-18", "2025-03-26", "2024-11-05")
 """Versions with `initialize`; in all of them these answers have the same form."""
-
-LIST_CHANGED: Final = jsonrpc.encode_notification("notifications/tools/list_changed")
 
 _CAPABILITIES: Final = {"tools": {"listChanged": True}}
 _COMPLETE: Final = {"resultType": "complete"}

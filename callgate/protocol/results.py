@@ -36,6 +36,18 @@ class _CallResult(msgspec.Struct, gc=False):
     failed: bool = msgspec.field(default=False, name="isError")
 
 
+class _Tools(msgspec.Struct, gc=False):
+    tells_changes: bool = msgspec.field(default=False, name="listChanged")
+
+
+class _Capabilities(msgspec.Struct, gc=False):
+    tools: _Tools = msgspec.field(default_factory=_Tools)
+
+
+class _Server(msgspec.Struct, gc=False):
+    capabilities: _Capabilities = msgspec.field(default_factory=_Capabilities)
+
+
 class ToolList(msgspec.Struct, frozen=True):
     """A page of an agent's tools."""
 
@@ -44,6 +56,7 @@ class ToolList(msgspec.Struct, frozen=True):
 
 
 _read_tool = msgspec.json.Decoder(_Tool).decode
+_read_server = msgspec.json.Decoder(_Server).decode
 _read_call_result = msgspec.json.Decoder(_CallResult).decode
 
 
@@ -77,6 +90,14 @@ def _tools(raw: Raw) -> Iterator[tuple[str, Raw]]:
 def negotiated_version(result: Raw) -> str | None:
     """The protocol version that an `initialize` result states."""
     return read_text(_INITIALIZE.read(result).get("protocolVersion", NOTHING))
+
+
+def tells_changes(result: Raw) -> bool:
+    """Whether an `initialize` result says that clients are told when the tools change."""
+    try:
+        return _read_server(result).capabilities.tools.tells_changes
+    except msgspec.DecodeError:
+        return False
 
 
 def may_be_failure(frame: bytes) -> bool:

@@ -190,6 +190,11 @@ class Lanes:
         self._forget_lanes()
         return agent
 
+    def listed(self, name: str) -> frozenset[str]:
+        """The tools that were listed of an agent."""
+        agent = self.agents.get(name)
+        return frozenset() if agent is None else frozenset(agent.listed)
+
     def change(self, policy: Policy, recorder: Recorder) -> None:
         """Put new calls under another policy."""
         self._policy = policy

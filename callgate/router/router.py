@@ -92,6 +92,7 @@ class Router:
         self.engine.recorders.append(recorder)
         self._lanes = Lanes(policy, self._counters, os.urandom(32), recorder)
         self._known = self._lanes.known
+        self.listed_tools = self._lanes.listed
         self._local = LocalRunner(self.engine)
         self._jobs = Jobs(self.engine)
         self._state_dir = logs.state_dir() if state_dir is None else Path(state_dir)

@@ -174,6 +174,36 @@ def test_a_changed_policy_is_in_force_for_new_calls(tmp_path: Path) -> None:
         assert gate.ends() == 0
 
 
+TELLS = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in "ab"]
+        result = {"protocolVersion": "2025-11-25", "tools": tools}
+        result["capabilities"] = {"tools": {"listChanged": True}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+def test_a_client_is_told_to_list_again_when_a_reload_denies_a_tool(tmp_path: Path) -> None:
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    with Gate(tmp_path, agent(TELLS)) as gate:
+        gate.shake_hands()
+        before = gate.ask(listing)
+        assert [one["name"] for one in before["result"]["tools"]] == ["a", "b"]
+
+        gate.policy.write_text(OPEN.replace("web: {}", "web: {tools: {b: deny}}"))
+
+        assert gate.receive()["method"] == "notifications/tools/list_changed"
+        after = gate.ask({**listing, "id": 2})
+        assert [one["name"] for one in after["result"]["tools"]] == ["a"]
+        gate.policy.write_text(OPEN.replace("web: {}", "web: {timeout: 9s, tools: {b: deny}}"))
+        until(lambda: gate.stderr.count("is in force") == 2)
+        assert gate.ends() == 0
+        assert gate.rest() == []
+
+
 def test_a_hang_up_reloads(tmp_path: Path) -> None:
     with Gate(tmp_path, REFERENCE) as gate:
         gate.shake_hands()

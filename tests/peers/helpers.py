@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.limits.deadlines import FINE_NS
 from callgate.peers import hub as hub_module
-from callgate.peers import mcp_agent, mcp_caller, mcp_tools, runtime_agent
+from callgate.peers import mcp_agent, mcp_caller, offer, runtime_agent
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
 from callgate.peers.mcp_caller import McpCaller
@@ -53,7 +53,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 1_000_000 * MS
         modules = (router_module, engine_module, timer_module, hub_module, mcp_agent)
-        for module in (*modules, mcp_caller, mcp_tools, runtime_agent):
+        for module in (*modules, mcp_caller, offer, runtime_agent):
             monkeypatch.setattr(module, "monotonic_ns", self.read)
 
     def read(self) -> int:

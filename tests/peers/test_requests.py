@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from callgate.peers import offer
 from callgate.peers.inflight import MAX_REQUESTS
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, MAX_PAGES
+from callgate.policy import Policy
 from tests.peers.helpers import (
     MS,
     STATELESS,
@@ -30,7 +32,7 @@ from tests.router.helpers import audit_lines
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.peers.helpers import Clock, Rig
+    from tests.peers.helpers import Clock, Message, Rig
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
@@ -531,3 +533,30 @@ async def test_a_request_may_have_no_timeout(tmp_path: Path, clock: Clock) -> No
         gate.agent(answer(1, {}))
 
         assert gate.to_client() == [answer("r", {})]
+
+
+DENYING = """
+version: 1
+agents: {web: {tools: {b: deny}}}
+"""
+
+
+@pytest.mark.parametrize(("told", "heard"), [({"listChanged": True}, 1), ({}, 0)])
+async def test_a_reload_that_changes_the_offer_is_told_to_who_may_be_told(
+    tmp_path: Path, clock: Clock, told: Message, heard: int
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(initialize())
+        asked = gate.one_to_agent()
+        gate.agent(answer(asked["id"], initialized() | {"capabilities": {"tools": told}}))
+        gate.client(note("notifications/initialized"))
+        gate.agent(answer(listings(gate)[0]["id"], tool_list("a", "b")))
+        gate.to_client()
+        assert offer.withheld(gate.peer) == frozenset()
+
+        await gate.router.reload(Policy.parse(DENYING))
+        gate.peer.offer_changed()
+        gate.hub.flush()
+
+        assert offer.withheld(gate.peer) == {"b"}
+        assert gate.to_client() == [note("notifications/tools/list_changed")] * heard
