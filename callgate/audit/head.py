@@ -1,10 +1,23 @@
 """HEAD: how far a writer's log goes, kept beside it so that a cut tail shows.
 
-A memory-mapped file of two slots that are written in turn, each with a check sum: a process
-that dies in the middle of an update leaves the other slot whole. The log is written first and
+A memory-mapped text of two slots that are written in turn, and a character that says whose turn
+it was:
+
+    callgate HEAD 2
+    0
+    12 1 <the hash of line 12, 64 hex>
+    11 0 <the hash of line 11>
+
+A slot is a line's number, how many calls are open, and the line's hash. It is filled while the
+character still names the other one; then that is changed, which is one byte. So a process that
+dies in the middle of an update leaves a slot whole that is named. The log is written first and
 HEAD second, so the log may be ahead by one write, never behind.
 
-A clean close fills both slots, so that afterwards no byte of the file may differ.
+A clean close fills both slots alike and puts `=` for the character, so that afterwards no byte of
+the file may differ.
+
+No check sum and no `struct`: in the middle of an agent's step, where nothing of ours is in the
+processor's caches, the code of both costs more than all the rest of an update.
 """
 
 from __future__ import annotations
@@ -12,9 +25,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from struct import Struct
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
 
 from callgate.audit.chain import GENESIS
 from callgate.audit.files import BINARY, FILE_MODE, NOFOLLOW
@@ -22,50 +34,47 @@ from callgate.audit.files import BINARY, FILE_MODE, NOFOLLOW
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAGIC: Final = b"callgate HEAD 1\n"
-_SLOT: Final = Struct("<QQ64sqI")
-_CRC: Final = Struct("<I")
-_SLOT_BYTES: Final = _SLOT.size + _CRC.size
-_OFFSETS: Final = (len(MAGIC), len(MAGIC) + _SLOT_BYTES)
-HEAD_BYTES: Final = len(MAGIC) + 2 * _SLOT_BYTES
-_pack: Final = _SLOT.pack
-_pack_crc: Final = _CRC.pack
+MAGIC: Final = b"callgate HEAD 2\n"
+_TURN_AT: Final = len(MAGIC)
+_TURNS: Final = b"01"
+_CLOSED: Final = ord("=")
+_SLOT_BYTES: Final = 112
+"""Two numbers of 64 bits, a hash, and what separates them."""
+_FIRST_AT: Final = _TURN_AT + 2
+_OFFSETS: Final = (_FIRST_AT, _FIRST_AT + _SLOT_BYTES)
+HEAD_BYTES: Final = _FIRST_AT + 2 * _SLOT_BYTES
+_parse_slot: Final = re.compile(rb"(\d{1,20}) (-?\d{1,19}) ([0-9a-f]{64})\n").match
 
 
 class HeadState(NamedTuple):
     """What HEAD says: the last line, how many calls are open, and whether it was closed."""
 
-    generation: int
     seq: int
     hash: bytes
     open_calls: int
     clean: bool
     whole: bool
-    """Both slots are valid. After a clean close they always are."""
+    """Nothing of it is damaged, as far as that can be seen: after a clean close, every byte."""
 
 
 def parse_head(data: bytes) -> HeadState | None:
-    """What the bytes of a HEAD say, or None if no slot is valid."""
-    if len(data) != HEAD_BYTES or not data.startswith(MAGIC):
+    """What the bytes of a HEAD say, or None if they say nothing."""
+    if len(data) != HEAD_BYTES or not data.startswith(MAGIC) or data[_TURN_AT + 1] != ord("\n"):
         return None
-    found: list[HeadState] = []
-    for offset in _OFFSETS:
-        slot = data[offset : offset + _SLOT.size]
-        (crc,) = _CRC.unpack_from(data, offset + _SLOT.size)
-        if crc == crc32(slot):
-            generation, seq, digest, open_calls, clean = _SLOT.unpack(slot)
-            found.append(HeadState(generation, seq, digest, open_calls, clean == 1, whole=True))
-    if not found:
+    turn = data[_TURN_AT]
+    clean = turn == _CLOSED
+    if not clean and turn not in _TURNS:
         return None
-    newest = max(found)
-    agreed = len(found) == len(_OFFSETS) and (
-        not newest.clean or (found[0][1:] == found[1][1:] and newest.generation - 1 in _ages(found))
-    )
-    return newest._replace(whole=agreed)
-
-
-def _ages(found: list[HeadState]) -> list[int]:
-    return [state.generation for state in found]
+    slots = [data[at : at + _SLOT_BYTES] for at in _OFFSETS]
+    whole = not clean or slots[0] == slots[1]
+    if turn == _TURNS[1]:
+        slots.reverse()
+    for slot in slots:
+        if found := _parse_slot(slot):
+            seq, open_calls, digest = found.groups()
+            return HeadState(int(seq), digest, int(open_calls), clean, whole)
+        whole = False
+    return None
 
 
 def read_head(directory: Path) -> HeadState | None:
@@ -80,12 +89,14 @@ def read_head(directory: Path) -> HeadState | None:
 class Head:
     """The mapped HEAD of a writer that this process holds the lock of."""
 
-    __slots__ = ("_fd", "_generation", "_map")
+    __slots__ = ("_fd", "_map", "_turn")
 
-    def __init__(self, fd: int, generation: int) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
         self._map = mmap.mmap(fd, HEAD_BYTES)
-        self._generation = generation
+        if self._map[_TURN_AT] == _CLOSED:
+            self._map[_TURN_AT] = _TURNS[0]
+        self._turn = _TURNS.index(self._map[_TURN_AT])
 
     @classmethod
     def attach(cls, directory: Path) -> Head:
@@ -93,20 +104,23 @@ class Head:
         flags = os.O_RDWR | os.O_CREAT | NOFOLLOW | BINARY
         fd = os.open(directory / "HEAD", flags, FILE_MODE)
         try:
-            state = parse_head(os.read(fd, HEAD_BYTES + 1))
-            if state is None:
+            if parse_head(os.read(fd, HEAD_BYTES + 1)) is None:
                 _fill(fd)
-            return cls(fd, state.generation if state else 0)
+            return cls(fd)
         except OSError:
             os.close(fd)
             raise
 
-    def store(self, seq: int, digest: bytes, open_calls: int, clean: int = 0) -> None:
+    def store(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes."""
-        self._generation = generation = self._generation + 1
-        slot = _pack(generation, seq, digest, open_calls, clean)
-        offset = _OFFSETS[generation & 1]
-        self._map[offset : offset + _SLOT_BYTES] = slot + _pack_crc(crc32(slot))
+        self._put(_slot(seq, digest, open_calls))
+
+    def seal(self, seq: int, digest: bytes, open_calls: int) -> None:
+        """Say how far the log goes, and that nothing follows."""
+        slot = _slot(seq, digest, open_calls).ljust(_SLOT_BYTES)
+        self._put(slot)
+        self._put(slot)
+        self._map[_TURN_AT] = _CLOSED
 
     def is_removed(self) -> bool:
         """Whether somebody deleted the file under us."""
@@ -117,12 +131,21 @@ class Head:
         self._map.close()
         os.close(self._fd)
 
+    def _put(self, slot: bytes) -> None:
+        self._turn = turn = 1 - self._turn
+        at = _OFFSETS[turn]
+        self._map[at : at + len(slot)] = slot
+        self._map[_TURN_AT] = _TURNS[turn]
+
+
+def _slot(seq: int, digest: bytes, open_calls: int) -> bytes:
+    return f"{seq} {open_calls} {digest.decode()}\n".encode()
+
 
 def _fill(fd: int) -> None:
     """Write an empty HEAD: real bytes, not a hole, so that a store never needs room."""
-    slot = _pack(0, 0, GENESIS, 0, 0)
-    slot += _pack_crc(crc32(slot))
+    slot = _slot(0, GENESIS, 0).ljust(_SLOT_BYTES)
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
-    if os.write(fd, MAGIC + slot + slot) != HEAD_BYTES:
+    if os.write(fd, MAGIC + _TURNS[:1] + b"\n" + slot + slot) != HEAD_BYTES:
         raise OSError(errno.ENOSPC, "no room for HEAD")

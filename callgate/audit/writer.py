@@ -175,8 +175,7 @@ class Writer:
             except OSError:
                 clean = False
         if clean and not self._head.is_removed():
-            for _ in range(2):
-                self._head.store(self._good_seq, self._good_hash, self.open_calls, 1)
+            self._head.seal(self._good_seq, self._good_hash, self.open_calls)
         self._detach(resume=False)
         self._head.close()
         self._lock.release()

@@ -15,7 +15,7 @@ from callgate.audit import Event
 from callgate.audit.chain import Chain
 from callgate.audit.events import ended
 from callgate.audit.files import segment_path
-from callgate.audit.head import HEAD_BYTES, Head, parse_head
+from callgate.audit.head import HEAD_BYTES, Head, HeadState, parse_head, read_head
 from callgate.audit.verify import MAX_PROBLEMS, Anchor, load_anchors, verify
 from tests.audit.helpers import (
     FRAGMENT,
@@ -30,6 +30,7 @@ from tests.audit.helpers import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TAMPERINGS = 20_000 if os.environ.get("CALLGATE_RELIABILITY") == "full" else 1_000
@@ -312,17 +313,68 @@ def test_a_checkpoint_of_the_log_is_an_anchor(tmp_path: Path) -> None:
     assert verify(tmp_path, anchors).ok
 
 
-def test_an_update_of_head_that_was_interrupted_leaves_the_other_slot(tmp_path: Path) -> None:
+class SlowMap:
+    """A mapped file whose bytes arrive one by one, in any order, and are looked at each time."""
+
+    def __init__(self, data: bytes, shuffle: Callable[[list[int]], None]) -> None:
+        self.data = bytearray(data)
+        self.seen: list[HeadState | None] = []
+        self._shuffle = shuffle
+
+    def __setitem__(self, key: int | slice, value: int | bytes) -> None:
+        places = [key] if isinstance(key, int) else list(range(key.start, key.stop))
+        values = dict(zip(places, [value] if isinstance(value, int) else value, strict=True))
+        self._shuffle(places)
+        for at in places:
+            self.data[at] = values[at]
+            self.seen.append(parse_head(bytes(self.data)))
+
+
+@pytest.mark.parametrize(
+    "shuffle",
+    [list.sort, list.reverse, random.Random(0).shuffle],  # noqa: S311  # the same in every run
+    ids=["forwards", "backwards", "shuffled"],
+)
+def test_an_update_of_head_is_seen_whole_or_not_at_all(
+    tmp_path: Path, shuffle: Callable[[list[int]], None]
+) -> None:
+    head = Head.attach(tmp_path)
+    head.store(99, b"a" * 64, 10)
+    head.close()
+    slow = SlowMap((tmp_path / "HEAD").read_bytes(), shuffle)
+    head._map = slow  # type: ignore[assignment]
+
+    head.store(100, b"b" * 64, 9)
+    head.store(101, b"c" * 64, 9)
+    head.seal(101, b"c" * 64, 9)
+
+    assert len(slow.data) == HEAD_BYTES
+    assert list(dict.fromkeys(slow.seen)) == [
+        HeadState(99, b"a" * 64, 10, clean=False, whole=True),
+        HeadState(100, b"b" * 64, 9, clean=False, whole=True),
+        HeadState(101, b"c" * 64, 9, clean=False, whole=True),
+        HeadState(101, b"c" * 64, 9, clean=True, whole=True),
+    ]
+
+
+def test_a_damaged_slot_of_head_leaves_the_other(tmp_path: Path) -> None:
     head = Head.attach(tmp_path)
     head.store(1, b"a" * 64, 0)
     head.store(2, b"b" * 64, 0)
     head.close()
-    data = bytearray((tmp_path / "HEAD").read_bytes())
-    at = data.index(b"b" * 64)
-    data[at : at + 20] = b"c" * 20
+    data = (tmp_path / "HEAD").read_bytes()
 
-    state = parse_head(bytes(data))
+    state = parse_head(data.replace(b"b" * 64, b"x" * 64))
 
-    assert state is not None
-    assert (state.seq, state.hash, state.whole) == (1, b"a" * 64, False)
-    assert len(data) == HEAD_BYTES
+    assert state == HeadState(1, b"a" * 64, 0, clean=False, whole=False)
+
+
+def test_a_head_that_is_opened_again_is_no_longer_clean(tmp_path: Path) -> None:
+    head = Head.attach(tmp_path)
+    head.seal(7, b"a" * 64, 0)
+    head.close()
+    assert read_head(tmp_path) == HeadState(7, b"a" * 64, 0, clean=True, whole=True)
+
+    Head.attach(tmp_path).close()
+
+    assert read_head(tmp_path) == HeadState(7, b"a" * 64, 0, clean=False, whole=True)
