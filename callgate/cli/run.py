@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 from contextlib import AsyncExitStack, suppress
@@ -229,6 +230,7 @@ async def _serve(
         )
         warnings.hear = gate.supervisor.warn
         _announce(router.policy, plan)
+        _collect_garbage()
         if plan.policy is None:
             return await gate.run(first)
         watching = asyncio.create_task(_follow(plan, options, router, gate, launcher))
@@ -237,6 +239,12 @@ async def _serve(
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+
+
+def _collect_garbage() -> None:
+    """From here on, and only of what comes: what the start has made is not looked at again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _build(plan: Plan) -> Router:
