@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from callgate.policy import units
+from callgate.policy.document import Document, show
 from callgate.policy.fields import Mode, Strict
 from callgate.policy.profiles import CONTAINMENT
 from callgate.policy.resolve import Choice, Layer, Resolution
 from callgate.policy.schema import Containment, Defaults, Env, Requests, Restart
-from callgate.policy.source import Document, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable

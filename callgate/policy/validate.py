@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from callgate.policy.document import Document, Node, show
 from callgate.policy.problems import HIDDEN, MAX_PROBLEMS, SECRET_KEYS, Path, Problem, dotted
 from callgate.policy.schema import PolicyFile
-from callgate.policy.source import Document, Node, show
 from callgate.policy.units import UnitError
 
 if TYPE_CHECKING:
