@@ -250,20 +250,12 @@ def _collect_garbage() -> None:
 def _build(plan: Plan) -> Router:
     """A router, and everything else that the gate is made of, imported. In a thread."""
     import callgate.gate.stdio  # noqa: F401  # most of what there is to import
-    from callgate.policy import Policy as PolicyType
     from callgate.router import Router
+    from callgate.telemetry.nobody import configured
 
-    if plan.policy is not None:
-        return Router(plan.policy, batched=True)
-    policy = _default_policy()
-    if policy.audit is not None:
-        from callgate.audit.files import check_writable
-
-        error = check_writable(policy.audit.path)
-        if error is not None:
-            _say(f"no audit is written: {error}")
-            policy = PolicyType.profile("interactive")
-    return Router(policy, batched=True)
+    policy = _default_policy() if plan.policy is None else plan.policy
+    provider = configured()
+    return Router(policy, batched=True, tracer_provider=provider, meter_provider=provider)
 
 
 async def _enter(stack: AsyncExitStack, router: Router) -> None:
@@ -276,16 +268,16 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
 
 def _default_policy() -> Policy:
     """Zero configuration: the profile for a person at a client, and an audit at home."""
-    import json
-
+    from callgate.audit.files import check_writable
     from callgate.policy import Policy
     from callgate.router.logs import state_dir
 
-    audit = json.dumps(str(state_dir() / "audit"))
-    return Policy.parse(
-        f"version: 1\nprofile: interactive\naudit: {{path: {audit}, on_failure: drop}}\n",
-        source="<profile interactive>",
-    )
+    path = str(state_dir() / "audit")
+    error = check_writable(path)
+    if error is None:
+        return Policy.profile("interactive", audit={"path": path, "on_failure": "drop"})
+    _say(f"no audit is written: {error}")
+    return Policy.profile("interactive")
 
 
 def _announce(policy: Policy, plan: Plan) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 60
-HEAVY = ("pydantic", "yaml", "orjson", "opentelemetry")
-UNUSED = {"typer", "rich", "click", "anyio"}
+HEAVY = ("pydantic", "orjson", "callgate.policy", "callgate.router", "callgate.gate.stdio")
+UNUSED = {"typer", "rich", "click", "anyio", "opentelemetry"}
 """What other commands or programs need, and a gate does not."""
 
 LOOK = """
@@ -54,13 +54,11 @@ finally:
 """
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def start(place: Path, *options: str) -> dict[str, int]:
     """Each module that a gate imported, and how many agents ran by then."""
-    place: Path = tmp_path_factory.mktemp("start")
     agent = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, "run", "--", *agent],
+        [sys.executable, "-c", LOOK, "run", *options, "--", *agent],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env={"SEEN": str(place / "seen"), "XDG_STATE_HOME": str(place), "PATH": "/usr/bin:/bin"},
@@ -72,8 +70,24 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return found
 
 
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """By a gate without a policy."""
+    return start(tmp_path_factory.mktemp("start"))
+
+
 def test_nothing_is_imported_that_a_gate_does_not_use(seen: dict[str, int]) -> None:
     assert "callgate.gate.stdio" in seen
+    assert seen.keys() & {*UNUSED, "yaml"} == set()
+
+
+def test_a_gate_with_a_policy_needs_yaml_beside(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("agents: {web: {rate: 5/minute}}\naudit: {path: audit}\n", encoding="utf-8")
+
+    seen = start(tmp_path, "--policy", str(policy))
+
+    assert "yaml" in seen
     assert seen.keys() & UNUSED == set()
 
 
@@ -89,5 +103,5 @@ def test_without_a_policy_the_agent_runs_before_anything_heavy_is_imported(
 ) -> None:
     before = [name for name in HEAVY if seen.get(name, 1) == 0]
 
-    assert "pydantic" in seen
+    assert seen.keys() >= set(HEAVY)
     assert before == []
