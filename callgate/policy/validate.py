@@ -6,7 +6,6 @@ are not used: they are not written for this file's author, and some repeat the i
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -128,6 +127,8 @@ def _written(document: Document, path: Path) -> Path:
 
 
 def _nearest(word: str, options: list[str]) -> str | None:
+    import difflib  # noqa: PLC0415  # only who has made a mistake needs it
+
     near = difflib.get_close_matches(word[:64].lower(), options, n=1, cutoff=0.6)
     return near[0] if near else None
 

@@ -17,6 +17,12 @@ HEAVY = ("pydantic", "orjson", "callgate.policy", "callgate.router", "callgate.g
 UNUSED = {"typer", "rich", "click", "anyio", "opentelemetry"}
 """What other commands or programs need, and a gate does not."""
 
+AGENT = """
+import json, os, pathlib, sys
+pathlib.Path(os.environ["SEEN"] + "-by-agent").write_text(json.dumps([*os.environ]))
+sys.stdin.read()
+"""
+
 LOOK = """
 import gc, json, os, pathlib, sys
 
@@ -56,12 +62,17 @@ finally:
 
 def start(place: Path, *options: str) -> dict[str, int]:
     """Each module that a gate imported, and how many agents ran by then."""
-    agent = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    agent = [sys.executable, "-S", "-c", AGENT]
     done = subprocess.run(
         [sys.executable, "-c", LOOK, "run", *options, "--", *agent],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env={"SEEN": str(place / "seen"), "XDG_STATE_HOME": str(place), "PATH": "/usr/bin:/bin"},
+        env={
+            "SEEN": str(place / "seen"),
+            "XDG_STATE_HOME": str(place),
+            "PYTHONPATH": str(place),
+            "PATH": "/usr/bin:/bin",
+        },
         timeout=PATIENCE_S,
         check=False,
     )
@@ -89,6 +100,23 @@ def test_a_gate_with_a_policy_needs_yaml_beside(tmp_path: Path) -> None:
 
     assert "yaml" in seen
     assert seen.keys() & UNUSED == set()
+
+
+@pytest.mark.parametrize("policy", [None, "version: 1\n"])
+def test_plugins_of_pydantic_are_not_imported_and_the_agent_is_not_told_so(
+    tmp_path: Path, policy: str | None
+) -> None:
+    package = tmp_path / "watching-1.dist-info"
+    package.mkdir()
+    (package / "entry_points.txt").write_text("[pydantic]\nwatching = watching:plugin\n")
+    (tmp_path / "policy.yaml").write_text(policy or "")
+    options = [] if policy is None else ["--policy", str(tmp_path / "policy.yaml")]
+
+    seen = start(tmp_path, *options)
+
+    assert "pydantic" in seen
+    assert "watching" not in seen
+    assert "PYDANTIC_DISABLE_PLUGINS" not in json.loads((tmp_path / "seen-by-agent").read_text())
 
 
 def test_a_gate_that_serves_collects_garbage_but_not_among_what_its_start_made(
