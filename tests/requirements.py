@@ -690,6 +690,8 @@ CORE: Final = (
         (
             "tests/router/test_telemetry.py::test_without_a_provider_a_call_makes_no_span_and_touches_no_instrument",
             "tests/router/test_telemetry.py::test_without_a_provider_telemetry_costs_next_to_nothing",
+            "tests/telemetry/test_nobody.py::test_without_the_api_and_its_variables_nobody_can_come",
+            "tests/telemetry/test_nobody.py::test_a_provider_that_was_set_up_before_the_gate_hears_of_its_calls",
         ),
     ),
     Requirement(
@@ -1825,7 +1827,10 @@ GATE: Final = (
         "`run` starts its agent before heavy imports and needs neither typer nor rich",
         ("design: Command line", "design: Dependencies"),
         (
-            "tests/cli/test_more_start.py::test_neither_typer_nor_rich_is_needed",
+            "tests/cli/test_more_start.py::test_nothing_is_imported_that_a_gate_does_not_use",
+            "tests/cli/test_more_start.py::test_a_gate_with_a_policy_needs_yaml_beside",
+            "tests/cli/test_more_start.py::test_plugins_of_pydantic_are_not_imported_and_the_agent_is_not_told_so",
+            "tests/cli/test_more_start.py::test_a_gate_that_serves_collects_garbage_but_not_among_what_its_start_made",
             "tests/cli/test_more_start.py::test_without_a_policy_the_agent_runs_before_anything_heavy_is_imported",
         ),
     ),

@@ -28,8 +28,9 @@ from callgate.audit.names import caller_name
 from callgate.errors import RateLimited
 from callgate.router import identity, lanes, local
 from callgate.router.engine import Engine
-from callgate.telemetry.spans import CallSpan, Spans
+from callgate.telemetry.spans import Spans
 from callgate.telemetry.stats import ToolStats
+from callgate.telemetry.tracing import CallSpan
 from tests.canary import Canary, canaries, find_markers, leaks
 from tests.conftest import FULL
 from tests.router.helpers import until

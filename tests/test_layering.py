@@ -47,6 +47,7 @@ PURE = frozenset(
         "limits/slots",
         "peers/mcp_session",
         "peers/runtime_facade",
+        "policy/document",
         "policy/fields",
         "policy/lanes",
         "policy/launch",

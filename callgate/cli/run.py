@@ -1,8 +1,8 @@
 """`callgate run`: parse the command line, start the agent, then build the gate around it.
 
 No typer and no rich, and the imports stand where they are needed: the agent is launched as soon
-as it is known what to launch and that it may be, and what the gate needs is imported in a thread
-meanwhile, so that the loop can go on with the launch.
+as it is known what to launch and that it may be; what else the gate needs is imported while the
+agent gets ready, in a thread, so that the loop goes on.
 """
 # ruff: noqa: PLC0415
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -20,7 +21,7 @@ from uuid import uuid4
 from callgate.model import ANONYMOUS, BUILT_IN, LaunchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from callgate.errors import LimitInfo
     from callgate.gate.stdio import StdioGate
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 NO = 1
 REFUSED = 125
 INTERRUPTED = 130
+NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class Plan(NamedTuple):
@@ -124,16 +126,10 @@ async def _run(options: argparse.Namespace) -> int:
             if plan.policy is not None and plan.policy.audit is not None:
                 await _check_audit(plan.policy.audit)
             warnings = Warnings()
-            launching = asyncio.create_task(
-                launcher.launch(plan.spec, run_id=uuid4().hex, on_warning=warnings)
-            )
-            try:
-                if plan.policy is None:  # then nothing heavy has been imported yet
-                    await launching
-                return await _serve(launcher, plan, options, launching, warnings)
-            finally:
-                launching.cancel()
-                await asyncio.wait([launching])
+            # Before the rest is imported: a thread that imports would keep the loop waiting at
+            # each step of the launch. Without a policy, nothing heavy has been imported yet.
+            first = await launcher.launch(plan.spec, run_id=uuid4().hex, on_warning=warnings)
+            return await _serve(launcher, plan, options, first, warnings)
         except LaunchRefused as error:
             _say(error.describe() + _where_to_look(error.gaps.get("command", "/")))
             return REFUSED
@@ -152,13 +148,31 @@ def _where_to_look(missing: str) -> str:
 
 
 def _read_policy(options: argparse.Namespace) -> Plan:
-    from callgate.policy import Policy, PolicyError
+    with _no_plugins():
+        from callgate.policy import Policy, PolicyError
 
-    try:
-        policy = Policy.load(options.policy)
-    except PolicyError as error:
-        raise Unusable(f"the policy cannot be used\n{error}") from None
+        try:
+            policy = Policy.load(options.policy)
+        except PolicyError as error:
+            raise Unusable(f"the policy cannot be used\n{error}") from None
     return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options))
+
+
+@contextmanager
+def _no_plugins() -> Iterator[None]:
+    """For pydantic, which looks for some in every installed package and imports them.
+
+    They could only watch how our own policy is read. Never while an agent is launched, which
+    may inherit our variables.
+    """
+    if NO_PLUGINS in os.environ:
+        yield
+        return
+    os.environ[NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[NO_PLUGINS]
 
 
 def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> LaunchSpec:
@@ -206,11 +220,11 @@ async def _serve(
     launcher: Launchers,
     plan: Plan,
     options: argparse.Namespace,
-    launching: asyncio.Task[Run],
+    first: Run,
     warnings: Warnings,
 ) -> int:
-    router = await asyncio.to_thread(_build, plan)
-    first = await launching
+    with _no_plugins():
+        router = await asyncio.to_thread(_build, plan)
     async with AsyncExitStack() as stack:
         await _enter(stack, router)
         from callgate.gate.stdio import Settings, StdioGate
@@ -229,6 +243,7 @@ async def _serve(
         )
         warnings.hear = gate.supervisor.warn
         _announce(router.policy, plan)
+        _collect_garbage()
         if plan.policy is None:
             return await gate.run(first)
         watching = asyncio.create_task(_follow(plan, options, router, gate, launcher))
@@ -239,23 +254,21 @@ async def _serve(
             await asyncio.wait([watching])
 
 
+def _collect_garbage() -> None:
+    """From here on, and only of what comes: what the start has made is not looked at again."""
+    gc.freeze()
+    gc.enable()
+
+
 def _build(plan: Plan) -> Router:
     """A router, and everything else that the gate is made of, imported. In a thread."""
     import callgate.gate.stdio  # noqa: F401  # most of what there is to import
-    from callgate.policy import Policy as PolicyType
     from callgate.router import Router
+    from callgate.telemetry.nobody import configured
 
-    if plan.policy is not None:
-        return Router(plan.policy, batched=True)
-    policy = _default_policy()
-    if policy.audit is not None:
-        from callgate.audit.files import check_writable
-
-        error = check_writable(policy.audit.path)
-        if error is not None:
-            _say(f"no audit is written: {error}")
-            policy = PolicyType.profile("interactive")
-    return Router(policy, batched=True)
+    policy = _default_policy() if plan.policy is None else plan.policy
+    provider = configured()
+    return Router(policy, batched=True, tracer_provider=provider, meter_provider=provider)
 
 
 async def _enter(stack: AsyncExitStack, router: Router) -> None:
@@ -268,16 +281,16 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
 
 def _default_policy() -> Policy:
     """Zero configuration: the profile for a person at a client, and an audit at home."""
-    import json
-
+    from callgate.audit.files import check_writable
     from callgate.policy import Policy
     from callgate.router.logs import state_dir
 
-    audit = json.dumps(str(state_dir() / "audit"))
-    return Policy.parse(
-        f"version: 1\nprofile: interactive\naudit: {{path: {audit}, on_failure: drop}}\n",
-        source="<profile interactive>",
-    )
+    path = str(state_dir() / "audit")
+    error = check_writable(path)
+    if error is None:
+        return Policy.profile("interactive", audit={"path": path, "on_failure": "drop"})
+    _say(f"no audit is written: {error}")
+    return Policy.profile("interactive")
 
 
 def _announce(policy: Policy, plan: Plan) -> None:

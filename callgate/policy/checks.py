@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callgate.model import ANY
+from callgate.policy.document import show
 from callgate.policy.problems import Path, Problem, dotted
-from callgate.policy.source import show
 from callgate.policy.units import duration_text
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from callgate.policy.document import Document
     from callgate.policy.resolve import Choice, Resolution, Resolver
     from callgate.policy.schema import Defaults, PolicyFile, Tool
-    from callgate.policy.source import Document
 
 
 def warnings_of(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from callgate.policy import units
+from callgate.policy.document import Document, show
 from callgate.policy.fields import Mode, Strict
-from callgate.policy.profiles import CONTAINMENT
+from callgate.policy.profiles import CONTAINED, NOTHING
 from callgate.policy.resolve import Choice, Layer, Resolution
-from callgate.policy.schema import Containment, Defaults, Env, Requests, Restart
-from callgate.policy.source import Document, show
+from callgate.policy.schema import Containment, Env, Requests, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ class Explainer:
         rows.append(self._absent("token", resolution.token()))
         contained = resolution.part("", "containment") is not None
         for section, model in _SECTIONS.items():
-            extra = Defaults(containment=CONTAINMENT) if contained else Defaults()
+            extra = CONTAINED if contained else NOTHING
             default = Layer("agent", extra, label=_LAUNCHER)
             for key, field in model.model_fields.items():
                 name = f"{section}.{field.alias or key}"

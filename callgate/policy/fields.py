@@ -3,11 +3,12 @@
 Pure. Every limit is written as a plain value, as `unlimited`, or as a mapping with a
 `mode`; the three become one model here, so that nothing behind the schema asks which it
 was. Validators raise `UnitError`, which carries what was expected and never the value.
+
+Annotations are not postponed here and in `schema`: pydantic would compile each again.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -27,8 +28,6 @@ from callgate.policy.patterns import is_glob
 from callgate.policy.units import UNLIMITED, UnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
@@ -60,9 +59,13 @@ class Kind:
 
 
 class Strict(BaseModel):
-    """A mapping of the file: no unknown keys, no conversions, never changed again."""
+    """A mapping of the file: no unknown keys, no conversions, never changed again.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    Only what is used itself builds a validator, which is most of what a model costs; that of
+    `PolicyFile` has all the others in it.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:
@@ -180,8 +183,8 @@ class Limit(Strict):
 
     @classmethod
     def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+        cls, core_schema: "CoreSchema", handler: GetJsonSchemaHandler
+    ) -> "JsonSchemaValue":
         """The short form beside the mapping, so that editors accept both."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         short = {k: v for k, v in schema["properties"]["limit"].items() if k != "title"}

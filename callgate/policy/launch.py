@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.model import BUILT_IN, EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
-from callgate.policy.profiles import CONTAINMENT
+from callgate.policy.profiles import CONTAINED, NOTHING
 from callgate.policy.resolve import Layer
-from callgate.policy.schema import Defaults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +89,7 @@ class _Part:
     def __init__(self, resolution: Resolution) -> None:
         self._resolution = resolution
         contained = resolution.part("", "containment") is not None
-        extra = Defaults(containment=CONTAINMENT) if contained else Defaults()
+        extra = CONTAINED if contained else NOTHING
         self._default = Layer("agent", extra, label=LAUNCHER_DEFAULT)
 
     def choice(self, section: str, key: str) -> Choice | None:

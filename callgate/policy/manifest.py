@@ -14,8 +14,8 @@ import msgspec
 import orjson
 
 from callgate.policy import units
+from callgate.policy.document import show
 from callgate.policy.schema import Containment, Defaults
-from callgate.policy.source import show
 from callgate.policy.units import UnitError
 
 if TYPE_CHECKING:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
 from callgate.policy.checks import unknown_launchers, warnings_of
+from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
 from callgate.policy.files import read_at_most, read_regular
 from callgate.policy.lanes import audit_spec, gate_spec, lane_spec
@@ -21,7 +24,6 @@ from callgate.policy.launch import launch_spec
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from callgate.policy.problems import PolicyError, Problem
 from callgate.policy.resolve import Resolver
-from callgate.policy.source import MAX_SOURCE_BYTES, Document, decode, read
 from callgate.policy.validate import validate
 
 if TYPE_CHECKING:
@@ -93,15 +95,30 @@ class Policy:
 
         `base` is the directory that its paths are relative to; without it, the current one.
         """
+        from callgate.policy.source import read  # noqa: PLC0415  # YAML: 15 ms
+
         document, problems = read(text)
         if document is None:
             raise PolicyError(problems, source=source)
+        return cls._made(document, problems, text.encode(), source, base, environ)
+
+    @classmethod
+    def _made(
+        cls,
+        document: Document,
+        problems: list[Problem],
+        data: bytes,
+        source: str,
+        base: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Policy:
+        """Of what was read, with the problems that it has so far."""
         file, more = validate(document)
         problems += _elsewhere(problems, more)
         if file is None or problems:
             raise PolicyError(problems, source=source)
         folder = None if base is None else Path(base)
-        digest = hashlib.sha256(text.encode())
+        digest = hashlib.sha256(data)
         manifests: dict[str, Manifest] = {}
         files: list[Path] = []
         for agent, path in _manifest_paths(file, folder):
@@ -128,6 +145,8 @@ class Policy:
         cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
     ) -> Policy:
         """Read a policy file; its paths are relative to it."""
+        from callgate.policy.source import MAX_SOURCE_BYTES, decode  # noqa: PLC0415  # as above
+
         place = Path(path)
         try:
             data = read_at_most(place, MAX_SOURCE_BYTES)
@@ -144,9 +163,11 @@ class Policy:
         return policy
 
     @classmethod
-    def profile(cls, name: str) -> Policy:
-        """A policy without a file: the values of a profile and nothing else."""
-        return cls.parse(f"version: 1\nprofile: {name}\n", source=f"<profile {name}>")
+    def profile(cls, name: str, *, audit: Mapping[str, Any] | None = None) -> Policy:
+        """A policy without a file: the values of a profile, and an audit if it is asked for."""
+        tree = {"version": 1, "profile": name} | ({} if audit is None else {"audit": {**audit}})
+        data = msgspec.json.encode(tree)
+        return cls._made(Document.of(tree), [], data, f"<profile {name}>")
 
     @classmethod
     def default(cls) -> Policy:

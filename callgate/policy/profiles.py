@@ -8,8 +8,9 @@ agents may start cold from a package index.
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
-from callgate.policy.schema import Containment, Defaults
+from callgate.policy.schema import Defaults, PolicyFile
 
 _COMMON = {
     "cancel_grace": "5s",
@@ -20,9 +21,15 @@ _COMMON = {
     "requests": {"timeout": "300s"},
 }
 
+
+def _defaults(values: dict[str, Any]) -> Defaults:
+    """Through the model of the whole file, which is built anyway."""
+    return PolicyFile.model_validate({"defaults": values}).defaults
+
+
 PROFILES = MappingProxyType(
     {
-        "guarded": Defaults.model_validate(
+        "guarded": _defaults(
             _COMMON
             | {
                 "timeout": "15s",
@@ -34,7 +41,7 @@ PROFILES = MappingProxyType(
                 "handshake": "10s",
             }
         ),
-        "interactive": Defaults.model_validate(
+        "interactive": _defaults(
             _COMMON
             | {
                 "timeout": "60s",
@@ -49,7 +56,8 @@ PROFILES = MappingProxyType(
     }
 )
 
-CONTAINMENT = Containment.model_validate(
-    {"memory": "512Mi", "cpu": "1000m", "disk": "1Gi", "pids": 64}
+NOTHING = _defaults({})
+CONTAINED = _defaults(
+    {"containment": {"memory": "512Mi", "cpu": "1000m", "disk": "1Gi", "pids": 64}}
 )
 """The seeds' limits, for an agent that asks for containment and leaves these out."""

@@ -5,13 +5,11 @@ precedence goes by. Keys that only a launcher or a gate can enforce are checked 
 the same and shown as `absent` by `explain` until something enforces them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 
-from callgate.model import IgnoredCancel  # noqa: TC001  # pydantic reads it at run time
+from callgate.model import IgnoredCancel
 from callgate.policy.fields import (
     MAX_TOOLS,
     AgentName,
@@ -102,8 +100,8 @@ class Tool(Strict):
 
     @classmethod
     def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+        cls, core_schema: "CoreSchema", handler: GetJsonSchemaHandler
+    ) -> "JsonSchemaValue":
         schema = handler.resolve_ref_schema(handler(core_schema))
         return {"anyOf": [{"enum": ["deny", "allow"]}, schema]}
 
@@ -246,8 +244,12 @@ class PolicyFile(Strict):
     profile: Literal["guarded", "interactive"] = Field(
         "guarded", description="What holds where nothing is written."
     )
-    defaults: Defaults = Field(Defaults(), description="Fill the keys an agent leaves out.")
-    global_: Global = Field(Global(), alias="global", description="Over all calls together.")
+    defaults: Defaults = Field(
+        Defaults.model_construct(), description="Fill the keys an agent leaves out."
+    )
+    global_: Global = Field(
+        Global.model_construct(), alias="global", description="Over all calls together."
+    )
     callers: dict[CallerName, Caller] = Field(
         {}, description='Callers by exact name; `"*"` is a template for each unnamed one.'
     )

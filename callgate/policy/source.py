@@ -1,4 +1,4 @@
-"""YAML text to a plain tree in which every key and value knows its line and column.
+"""YAML text to a `Document`, or every problem of its form.
 
 Pure. Built on the parser's events rather than on PyYAML's constructors, because a policy
 must mean what it says:
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from callgate.policy.problems import HIDDEN, SECRET_KEYS, Path, Problem, dotted
+from callgate.policy.document import Document, Node, show
+from callgate.policy.problems import HIDDEN, SECRET_KEYS, Problem, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +33,6 @@ MAX_NODES = 100_000
 MAX_DEPTH = 32
 """The schema needs 8."""
 
-_SHOWN_CHARS = 60
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
@@ -42,83 +41,6 @@ _BOOLEANS = {"true": True, "false": False, "True": True, "False": False, "TRUE":
 _BOOLEANS |= {"FALSE": False}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _YAML_1_1 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
-
-
-class Node:
-    """A scalar, list or mapping where it was written; an alias is the same node again."""
-
-    __slots__ = ("column", "height", "items", "keys", "line", "plain", "size", "value")
-
-    def __init__(self, value: Any, line: int, column: int, *, plain: bool = False) -> None:
-        self.value = value
-        self.line = line
-        self.column = column
-        self.plain = plain
-        """A scalar without quotes."""
-        self.items: list[Node] | dict[str, Node] | None = None
-        self.keys: dict[str, Node] = {}
-        self.size = 1
-        self.height = 1
-
-
-class Document:
-    """The tree, and where each part of it stands."""
-
-    __slots__ = ("root",)
-
-    def __init__(self, root: Node) -> None:
-        self.root = root
-
-    def tree(self) -> Any:
-        """Plain Python; what was aliased is shared, not copied."""
-        return self.root.value
-
-    def node(self, path: Path, *, key: bool = False) -> Node:
-        """The value at a path, or its key; the nearest that exists."""
-        node = found = self.root
-        for part in path:
-            items = node.items
-            if isinstance(items, dict) and isinstance(part, str) and part in items:
-                name, node = node.keys[part], items[part]
-                found = name if key else node
-            elif isinstance(items, list) and isinstance(part, int) and part < len(items):
-                found = node = items[part]
-            else:
-                break
-        return found
-
-    def position(self, path: Path, *, key: bool = False) -> tuple[int, int]:
-        """Line and column of `node`."""
-        node = self.node(path, key=key)
-        return node.line, node.column
-
-    def secrets(self) -> tuple[frozenset[int], frozenset[str]]:
-        """What no error may show: nodes under secret keys, and texts of tokens.
-
-        An alias carries a node to another place; a token may also be written twice.
-        """
-        nodes: set[int] = set()
-        texts: set[str] = set()
-        seen: set[tuple[int, bool, bool]] = set()
-        stack = [(self.root, False, False)]
-        while stack:
-            node, secret, token = stack.pop()
-            if (id(node), secret, token) in seen:
-                continue
-            seen.add((id(node), secret, token))
-            if secret:
-                nodes.add(id(node))
-            if isinstance(node.items, dict):
-                nodes.update(id(key) for key in node.keys.values() if secret)
-                stack += [
-                    (item, secret or name in SECRET_KEYS, token or name == "token")
-                    for name, item in node.items.items()
-                ]
-            elif isinstance(node.items, list):
-                stack += [(item, secret, token) for item in node.items]
-            elif token and not str(node.value).startswith("env:"):
-                texts.add(str(node.value))
-        return frozenset(nodes), frozenset(texts)
 
 
 class _Reader:
@@ -320,22 +242,6 @@ def decode(data: bytes) -> str | Problem:
 def too_large(limit: int) -> Problem:
     """The problem of a file over its limit."""
     return Problem("", 1, 1, f"more than {limit} bytes", f"a file of at most {limit} bytes")
-
-
-def show(value: object) -> str:
-    """A value as an error may show it: short, and only what is no structure."""
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
-    if len(text) > _SHOWN_CHARS:
-        return f"a text of {len(text)} characters"
-    return f'"{text}"' if isinstance(value, str) else text
 
 
 def _events(text: str) -> Iterator[Any]:

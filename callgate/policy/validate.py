@@ -6,14 +6,13 @@ are not used: they are not written for this file's author, and some repeat the i
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from callgate.policy.document import Document, Node, show
 from callgate.policy.problems import HIDDEN, MAX_PROBLEMS, SECRET_KEYS, Path, Problem, dotted
 from callgate.policy.schema import PolicyFile
-from callgate.policy.source import Document, Node, show
 from callgate.policy.units import UnitError
 
 if TYPE_CHECKING:
@@ -128,6 +127,8 @@ def _written(document: Document, path: Path) -> Path:
 
 
 def _nearest(word: str, options: list[str]) -> str | None:
+    import difflib  # noqa: PLC0415  # only who has made a mistake needs it
+
     near = difflib.get_close_matches(word[:64].lower(), options, n=1, cutoff=0.6)
     return near[0] if near else None
 

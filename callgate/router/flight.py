@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from callgate.limits.rate import Rate
     from callgate.limits.slots import Slots
     from callgate.router.lanes import Lane
-    from callgate.telemetry.spans import CallSpan
+    from callgate.telemetry.tracing import CallSpan
 
 
 class Ending(enum.Enum):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from callgate.model import ToolCall
     from callgate.router.flight import Flight
     from callgate.router.lanes import Lane
-    from callgate.telemetry.spans import CallSpan
+    from callgate.telemetry.tracing import CallSpan
 
 
 def is_identified(call: ToolCall) -> bool:

@@ -16,9 +16,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
-
 from callgate.errors import CallCanceled, CallgateError
 from callgate.router import refusals, screen
 from callgate.router.boxed import Boxed, boxed, boxed_call
@@ -26,6 +23,8 @@ from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    import anyio
 
     from callgate.router.engine import Engine
     from callgate.router.flight import Flight
@@ -205,6 +204,8 @@ class LocalRunner:
     ) -> Boxed:
         if not thread:
             return await boxed(function(**arguments))
+        import anyio.to_thread  # noqa: PLC0415  # 3 ms, and a gate has no tools of its own
+
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(MAX_THREADS)
 

@@ -1,5 +1,5 @@
 """Telemetry: own counters, exported through OpenTelemetry when somebody listens.
 
-`names`, `stats` and `carrier` are pure and cost no import; `metrics` and `spans` need
-`opentelemetry-api`. So this package re-exports nothing: import the module you need.
+`names`, `stats` and `carrier` are pure. Only `tracing` and `exporter` import OpenTelemetry's
+API; `spans` and `metrics` do so with them, unless nobody can listen (`nobody`).
 """

@@ -13,10 +13,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 60
-HEAVY = ("pydantic", "yaml", "orjson", "opentelemetry")
+HEAVY = ("pydantic", "orjson", "callgate.policy", "callgate.router", "callgate.gate.stdio")
+UNUSED = {"typer", "rich", "click", "anyio", "opentelemetry"}
+"""What other commands or programs need, and a gate does not."""
+
+AGENT = """
+import json, os, pathlib, sys
+pathlib.Path(os.environ["SEEN"] + "-by-agent").write_text(json.dumps([*os.environ]))
+sys.stdin.read()
+"""
 
 LOOK = """
-import json, os, pathlib, sys
+import gc, json, os, pathlib, sys
 
 def agents():
     "The processes below us that run the agent's program."
@@ -47,20 +55,24 @@ try:
     main()
 finally:
     sys.meta_path.remove(look)
+    look.seen["<collector>"] = gc.isenabled() and gc.get_freeze_count()
     pathlib.Path(os.environ["SEEN"]).write_text(json.dumps(look.seen))
 """
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def start(place: Path, *options: str) -> dict[str, int]:
     """Each module that a gate imported, and how many agents ran by then."""
-    place: Path = tmp_path_factory.mktemp("start")
-    agent = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    agent = [sys.executable, "-S", "-c", AGENT]
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, "run", "--", *agent],
+        [sys.executable, "-c", LOOK, "run", *options, "--", *agent],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env={"SEEN": str(place / "seen"), "XDG_STATE_HOME": str(place), "PATH": "/usr/bin:/bin"},
+        env={
+            "SEEN": str(place / "seen"),
+            "XDG_STATE_HOME": str(place),
+            "PYTHONPATH": str(place),
+            "PATH": "/usr/bin:/bin",
+        },
         timeout=PATIENCE_S,
         check=False,
     )
@@ -69,9 +81,48 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return found
 
 
-def test_neither_typer_nor_rich_is_needed(seen: dict[str, int]) -> None:
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """By a gate without a policy."""
+    return start(tmp_path_factory.mktemp("start"))
+
+
+def test_nothing_is_imported_that_a_gate_does_not_use(seen: dict[str, int]) -> None:
     assert "callgate.gate.stdio" in seen
-    assert seen.keys() & {"typer", "rich", "click"} == set()
+    assert seen.keys() & {*UNUSED, "yaml"} == set()
+
+
+def test_a_gate_with_a_policy_needs_yaml_beside(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("agents: {web: {rate: 5/minute}}\naudit: {path: audit}\n", encoding="utf-8")
+
+    seen = start(tmp_path, "--policy", str(policy))
+
+    assert "yaml" in seen
+    assert seen.keys() & UNUSED == set()
+
+
+@pytest.mark.parametrize("policy", [None, "version: 1\n"])
+def test_plugins_of_pydantic_are_not_imported_and_the_agent_is_not_told_so(
+    tmp_path: Path, policy: str | None
+) -> None:
+    package = tmp_path / "watching-1.dist-info"
+    package.mkdir()
+    (package / "entry_points.txt").write_text("[pydantic]\nwatching = watching:plugin\n")
+    (tmp_path / "policy.yaml").write_text(policy or "")
+    options = [] if policy is None else ["--policy", str(tmp_path / "policy.yaml")]
+
+    seen = start(tmp_path, *options)
+
+    assert "pydantic" in seen
+    assert "watching" not in seen
+    assert "PYDANTIC_DISABLE_PLUGINS" not in json.loads((tmp_path / "seen-by-agent").read_text())
+
+
+def test_a_gate_that_serves_collects_garbage_but_not_among_what_its_start_made(
+    seen: dict[str, int],
+) -> None:
+    assert seen["<collector>"] > len(seen)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -80,5 +131,5 @@ def test_without_a_policy_the_agent_runs_before_anything_heavy_is_imported(
 ) -> None:
     before = [name for name in HEAVY if seen.get(name, 1) == 0]
 
-    assert "pydantic" in seen
+    assert seen.keys() >= set(HEAVY)
     assert before == []
