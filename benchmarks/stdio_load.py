@@ -355,6 +355,10 @@ class Http:
             self._process.wait(GOODBYE_S)
 
     def _connect(self, count: int) -> bool:
+        # A server ends what was idle for some seconds, as it may.
+        for each in [one for one in self._sockets if _has_ended(one)]:
+            self._sockets.remove(each)
+            each.close()
         while len(self._sockets) < count:
             try:
                 made = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S)
@@ -370,6 +374,8 @@ class Http:
 
     def _exchange(self, frame: bytes) -> tuple[bytes, bytes]:
         answer = bytearray()
+        if not self._connect(1):
+            raise Broken("it takes no connection")
         self._sockets[0].sendall(self._request(frame))
         while not _is_complete(answer):
             answer += self._sockets[0].recv(READ_BYTES) or self._gone()
@@ -379,6 +385,11 @@ class Http:
     @staticmethod
     def _gone() -> bytes:
         raise Broken("it closed the connection")
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
 
 
 def _is_complete(answer: bytearray) -> bool:
