@@ -2167,9 +2167,10 @@ GAPS: Final[tuple[Gap, ...]] = (
     Gap(
         "a mount adds at most 5 % of a whole agent step, or 50 µs",
         "mounts: must reach 1",
-        "with a durable audit it is more: 141 µs or 11 % on FastMCP, 48 µs or 3.7 % without it "
-        "(benchmarks/mounts.py); 9.5 % on LangChain, 9.2 % for Pydantic AI's capability, 4.7 % for "
-        "its toolset (benchmarks/mounts_agents.py)",
+        "with a durable audit it is more: 84 µs or 10.3 % on FastMCP, 34 µs or 4.2 % without it "
+        "(benchmarks/mounts.py); 7.1 % on LangChain, 15.5 % for its sync `invoke`, 9.1 % for "
+        "Pydantic AI's capability, which costs 4.6 % without a hook; it holds for Pydantic AI's "
+        "toolset, 4.0 %, and OpenAI Agents, 3.4 % (benchmarks/mounts_agents.py)",
     ),
     Gap(
         "`run` at windows 16 and 64: at least 0.40 and 0.30 of the direct rate",
