@@ -2176,7 +2176,7 @@ GAPS: Final[tuple[Gap, ...]] = (
         "`run` at windows 16 and 64: at least 0.40 and 0.30 of the direct rate",
         "gate: must reach 1",
         "it is 0.32 and 0.26 (window 1: 0.52, wanted 0.50; 0.49 to 0.58 in shorter runs): a call "
-        "takes the gate 8 µs of interpreter in passes of 32, 3.5 of them for its audit, and half as "
+        "takes the gate 8 µs of interpreter in passes of 32, 3.5 for its audit, and half as "
         "much again because others run in between; the bare server takes 3 to 5 in all",
     ),
     Gap(
