@@ -23,9 +23,14 @@ TURN_NS: Final = 1_000_000
 """Timers and signals wait for no longer than that; a deadline has to fire within 10 ms."""
 
 
-def can_look() -> bool:
-    """Whether others can run meanwhile: not on one processor."""
-    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+def can_look(*readers: Reader) -> bool:
+    """Whether the loop reads them all itself, and others can run meanwhile: not on one processor.
+
+    A file that was redirected always has something to read, and a thread that reads it.
+    """
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) == 1:
+        return False
+    return all(reader.is_polled for reader in readers)
 
 
 class Eager:

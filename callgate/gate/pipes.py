@@ -67,8 +67,9 @@ class Reader:
         self._thread: asyncio.Task[None] | None = None
         self._reading = asyncio.Event()
         self._reading.set()
-        self._polled = _can_poll(fd)
-        if self._polled:
+        self.is_polled = _can_poll(fd)
+        """Whether the loop says when there is something; else a thread reads."""
+        if self.is_polled:
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._readable)
         else:
@@ -78,7 +79,7 @@ class Reader:
         """Read nothing until this reason is gone, and all others."""
         if not self._holds:
             self._reading.clear()
-            if self._polled and not self._ended:
+            if self.is_polled and not self._ended:
                 self._loop.remove_reader(self.fd)
         self._holds.add(why)
 
@@ -89,14 +90,14 @@ class Reader:
         self._holds.remove(why)
         if not self._holds:
             self._reading.set()
-            if self._polled and not self._ended:
+            if self.is_polled and not self._ended:
                 self._loop.add_reader(self.fd, self._readable)
 
     def close(self) -> None:
         """Stop reading; `on_end` is not called any more. The descriptor stays open."""
         if not self._ended:
             self._ended = True
-            if self._polled and not self._holds:
+            if self.is_polled and not self._holds:
                 self._loop.remove_reader(self.fd)
             if self._thread is not None:
                 self._thread.cancel()

@@ -162,7 +162,7 @@ class StdioGate:
         to_client.on_drained = drained
         if to_client.full:
             reader.hold("client")
-        if can_look():
+        if can_look(client, reader):
             client.eager = reader.eager = Eager(client, reader)
 
     def _received(self, data: bytes) -> None:

@@ -121,6 +121,7 @@ class McpCaller:
                 sent = runs.send(self, calls, now_ns)
             except Exception as error:  # noqa: BLE001  # others may come
                 self._hub.fault(error)
+                return  # some may have been sent, and no call may run twice
         for call in calls[sent:]:
             self._one(call, now_ns)
 

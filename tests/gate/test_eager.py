@@ -16,6 +16,7 @@ from tests.router.helpers import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody looks"),
@@ -50,11 +51,11 @@ class Two:
         self.fds = [*os.pipe(), *os.pipe()]
         self.happened: list[str] = []
         self.then: dict[bytes, Callable[[], None]] = {}
-        self.a = self._reader(self.fds[0])
-        self.b = self._reader(self.fds[2])
+        self.a = self.reader(self.fds[0])
+        self.b = self.reader(self.fds[2])
         self.a.eager = self.b.eager = Eager(self.a, self.b)
 
-    def _reader(self, fd: int) -> Reader:
+    def reader(self, fd: int) -> Reader:
         return Reader(fd, self._received, lambda: self.happened.append("end"))
 
     def _received(self, data: bytes) -> None:
@@ -191,6 +192,21 @@ async def test_an_end_is_seen_once(two: Two) -> None:
     two.say("a", b"more")
 
     await two.saw("ask", "end", "more")
+
+
+async def test_what_a_thread_reads_is_not_looked_at(two: Two, tmp_path: Path) -> None:
+    """Two would read it, and what they read would come in any order."""
+    file = tmp_path / "requests"
+    file.write_bytes(b"all")
+    fd = os.open(file, os.O_RDONLY)
+    redirected = two.reader(fd)
+    try:
+        assert can_look(two.a, two.b)
+        assert not can_look(two.a, redirected)
+        await two.saw("all", "end")
+    finally:
+        redirected.close()
+        os.close(fd)
 
 
 @pytest.mark.parametrize(("processors", "looks"), [({0}, False), ({0, 3}, True)])

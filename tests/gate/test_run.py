@@ -372,20 +372,36 @@ def test_a_runtime_agent_that_prints_does_not_block(tmp_path: Path) -> None:
 # Streams that are no pipes.
 
 
+PROMPT = """
+import sys
+for line in sys.stdin.buffer:
+    if b'"id"' in line:
+        own_id = line.split(b'"id":')[1].split(b",")[0]
+        answer = b'{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","tools":[]}}'
+        sys.stdout.buffer.write(answer % own_id + b"\\n")
+        sys.stdout.buffer.flush()
+"""
+"""Answers as fast as it can."""
+
+
 def test_redirected_files_are_served(tmp_path: Path) -> None:
-    messages = [initialize(0), note("notifications/initialized"), tool(1, "hello_world")]
+    calls = [tool(number, "hello_world") for number in range(1, 3_001)]
+    """Many reads of a file, while answers come."""
+    messages = [initialize(0), note("notifications/initialized"), *calls]
     requests = tmp_path / "requests"
     requests.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in messages))
     answers = tmp_path / "answers"
+    policy = OPEN.replace("concurrency: 200", "concurrency: unlimited")
     with (
         requests.open("rb") as stdin,
         answers.open("wb") as stdout,
-        Gate(tmp_path, REFERENCE, stdin=stdin, stdout=stdout) as gate,
+        Gate(tmp_path, agent(PROMPT), policy, stdin=stdin, stdout=stdout) as gate,
     ):
         assert gate.wait() == 0
 
     found = [json.loads(line) for line in answers.read_bytes().splitlines()]
-    assert [one["id"] for one in found] == [0, 1]
+    assert [one["id"] for one in found] == list(range(3_001))
+    assert all("result" in one for one in found)
 
 
 @pytest.mark.parametrize("stdin", ["null", "closed"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from callgate.peers import runs
 from callgate.router.engine import Engine
 from tests.conftest import FULL
 from tests.peers.helpers import (
@@ -133,6 +134,22 @@ async def test_one_frame_of_a_run_that_meets_a_fault_does_not_stop_the_others(
         gate.faults.clear()
         gate.agent(answer(1), answer(2), answer(3, {}))
         gate.assert_idle()
+
+
+async def test_a_run_that_meets_a_fault_is_not_tried_again_call_by_call(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+
+        def fail(*_: Any) -> int:
+            raise Alone
+
+        monkeypatch.setattr(runs, "send", fail)
+        gate.client(call(1), call(2), request(3, "ping"))
+
+        assert [one["method"] for one in gate.to_agent()] == ["ping"]
+        assert [type(one) for one in gate.faults] == [Alone]
+        gate.faults.clear()
 
 
 def a_policy(draw: random.Random) -> str:
