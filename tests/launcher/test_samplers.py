@@ -154,6 +154,23 @@ def test_connections_are_sockets_of_the_internet_that_do_not_only_listen() -> No
             assert count_connections([os.getpid()]) == before + 2
 
 
+@linux
+def test_the_tables_of_the_kernel_are_not_read_for_processes_without_a_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(process: Path) -> set[str]:
+        raise AssertionError(process)
+
+    monkeypatch.setattr(samplers, "_connected", read)
+    pipe = subprocess.PIPE
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # now it runs, with nothing but pipes
+
+        assert count_connections([process.pid]) == 0
+
+
 def test_a_workspace_is_counted_with_its_directories_and_links(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a").write_bytes(b"x" * 100_000)
