@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.peers.helpers import (
@@ -139,10 +139,13 @@ class Life:
     def start(self, _: int) -> None:
         if not self.up:
             self.up = True
+            self.gate.troubles.clear()
             self.gate.starts()
 
     def recover(self) -> None:
         """A process that works answers everything that is left, without any time to pass."""
+        if self.gate.troubles:
+            self.die(0)  # it took too long for its handshake: who runs it ends it
         self.start(0)
         self.gate.agent_pipe.open()
         self.look()
@@ -177,6 +180,11 @@ async def live(steps: list[tuple[str, int]], *, session: bool, heals: bool) -> N
         assert_each_admitted_call_ends_once(path / "audit")
 
 
+@example(
+    steps=[("die", 0), ("start", 0), ("wait", 40), ("wait", 60), ("call", 0)],
+    session=True,
+    heals=True,
+)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 60)), min_size=20, max_size=60),
     session=st.booleans(),
