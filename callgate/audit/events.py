@@ -10,9 +10,12 @@ was escaped once for a lane. Nothing that a peer wrote may reach them: names go 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 EventName = Literal[
     "tool.call.admitted",
@@ -245,7 +248,7 @@ def admitted(fragment: str, request_id: str, ids: str = "", queue_ms: int = 0) -
     )
 
 
-def admitted_run(fragment: str, request_ids: list[str]) -> list[str]:
+def admitted_many(fragment: str, request_ids: list[str]) -> list[str]:
     """Bodies of `tool.call.admitted` for calls of one lane that did not wait."""
     head = '"event":"tool.call.admitted","severity":"info","request_id":"'
     tail = f'",{fragment},"queue_ms":0'
@@ -297,6 +300,14 @@ def completed(
     if bytes_in is not None and bytes_out is not None:
         return f'{text},"bytes_in":{bytes_in},"bytes_out":{bytes_out}'
     return text + _sizes(bytes_in, bytes_out)
+
+
+def completed_many(
+    fragment: str, ended: Iterable[tuple[str, int, int]], duration_ms: int
+) -> list[str]:
+    """The same for calls of one lane that took as long: of each its id, bytes in and out."""
+    head, tail = _COMPLETED, f'",{fragment},"duration_ms":{duration_ms},"bytes_in":'
+    return [f'{head}{own_id}{tail}{came},"bytes_out":{went}' for own_id, came, went in ended]
 
 
 def _sizes(bytes_in: int | None, bytes_out: int | None) -> str:

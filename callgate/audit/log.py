@@ -164,7 +164,7 @@ class AuditLog:
         """Whether `stage` cannot fail now."""
         return bool(self._staged) or not self._writer.trouble
 
-    def stage_run(self, bodies: list[str], opens: int) -> None:
+    def stage_many(self, bodies: list[str], opens: int) -> None:
         """Put lines of one kind into the next `flush`, while `is_ready`."""
         self._staged += bodies
         self._staged_opens += opens * len(bodies)

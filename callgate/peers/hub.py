@@ -16,12 +16,13 @@ from callgate.audit import Event
 from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError
 from callgate.peers.outbox import Wire
+from callgate.peers.volleys import Landed, Volley
 from callgate.router.alarm import Alarm
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from callgate.audit.events import EventName
     from callgate.peers.inflight import Pending
@@ -218,8 +219,9 @@ class Hub:
         ends, because each such turn refuses one at least.
         """
         wire = self.wire
-        started, wire.started = wire.started, []
-        ended, wire.ended = wire.ended, []
+        started = [one for each in wire.started for one in _singles(each)]
+        ended = [one for each in wire.ended for one in _singles(each)]
+        wire.started, wire.ended = [], []
         unsent = [one for one in started if _is_of(one, failed) and _is_running(one)]
         for pending in unsent:
             if pending.agent is not None:
@@ -235,6 +237,12 @@ class Hub:
         if unsent:
             self.engine.let_in(monotonic_ns())
         return bool(unsent or unanswered)
+
+
+def _singles(one: Pending | Volley | Landed) -> Iterable[Pending]:
+    if isinstance(one, Volley):
+        return one.scatter()
+    return one.singles() if isinstance(one, Landed) else (one,)
 
 
 def _is_of(pending: Pending, recorders: list[Recorder]) -> bool:

@@ -17,19 +17,20 @@ from callgate.errors import (
     LimitInfo,
     ProtocolInvalid,
 )
+from callgate.peers import volleys
 from callgate.peers.agent import AgentPeer
 from callgate.peers.inflight import Pending
-from callgate.peers.mcp_caller import HARD_FRAME_BYTES, Read
+from callgate.peers.mcp_caller import HARD_FRAME_BYTES
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
 from callgate.peers.offer import CHANGED
-from callgate.peers.outbox import halves
-from callgate.peers.runs import Answers
 from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
+from callgate.peers.volleys import Volley
 from callgate.protocol import jsonrpc, mcp, mcp_encode, results
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
+from callgate.protocol.mcp_volleys import MOST_FRAMES, decode_one, decode_results
 from callgate.protocol.problem import ProtocolError
 from callgate.protocol.seek import seek
 from callgate.router import refusals
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from callgate.router.alarm import Alarm
     from callgate.router.flight import Flight
 
-_COMPLETED = Ending.COMPLETED
-
 
 class McpAgent(AgentPeer):
     """An agent that speaks MCP."""
@@ -57,7 +56,6 @@ class McpAgent(AgentPeer):
         self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.session = McpSession()
         self._tools = ToolLister(self)
-        self._answers = Answers(self)
         self._handshake: Alarm | None = None
         self._pinging = False
 
@@ -71,7 +69,7 @@ class McpAgent(AgentPeer):
 
     # Towards the agent.
 
-    encode_run = staticmethod(mcp_encode.encode_calls)
+    encode_calls = staticmethod(mcp_encode.encode_calls)
 
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
         own_id = pending.own_id
@@ -143,35 +141,28 @@ class McpAgent(AgentPeer):
 
     def receive(self, data: bytes) -> None:
         now_ns = monotonic_ns()
-        some, others = halves(self.lines.feed(data, now_ns))
-        if some:
-            self._handle(some, now_ns)
+        frames = self.lines.feed(data, now_ns)
+        while len(frames) > MOST_FRAMES:  # a pass of its own: the other side can begin with that
+            self._handle(frames[:MOST_FRAMES], now_ns)
             self.hub.flush()
-        self._handle(others, now_ns)
+            frames = frames[MOST_FRAMES:]
+        self._handle(frames, now_ns)
         if self.lines.since_ns is not None:
             self.hub.time_frame(self.lines, self.name)
 
     def _handle(self, frames: list[bytes | Oversized], now_ns: int) -> None:
-        run = self._answers
-        takes_runs = len(frames) > 1 and self.on_handshake is None
-        message: Read
-        for frame in frames:
-            try:
-                message = mcp.decode(frame) if isinstance(frame, bytes) else frame
-            except ProtocolError as error:
-                message = error
-            if takes_runs and isinstance(message, Response) and run.take(message, frame, now_ns):  # type: ignore[arg-type]  # so it was bytes
-                continue
-            if run.pendings:
-                run.settle(now_ns)
-            self._one(message, frame)
-        if run.pendings:
-            run.settle(now_ns)
+        answers = decode_results(frames) if len(frames) > 1 and self.on_handshake is None else None
+        if answers is None:
+            for frame in frames:
+                self._one(frame, now_ns)
+        else:
+            volleys.land_all(self, answers, lambda at: self._one(frames[at], now_ns), now_ns)
 
-    def _one(self, message: Read, frame: bytes | Oversized) -> None:
+    def _one(self, frame: bytes | Oversized, now_ns: int) -> None:
+        message = decode_one(frame)
         try:
             if isinstance(message, Response):
-                self._response(message, frame)  # type: ignore[arg-type]  # so it was bytes
+                self._response(message, frame, now_ns)  # type: ignore[arg-type]  # so it was bytes
             elif isinstance(message, ProtocolError):
                 self._reject(message)
             elif isinstance(message, Oversized):
@@ -191,14 +182,22 @@ class McpAgent(AgentPeer):
         elif isinstance(message, Cancelled):
             self._cancelled(message)
 
-    def _response(self, message: Response, frame: bytes) -> None:
-        own_id = message.id
-        pending = self.pending.pop(own_id, None)  # type: ignore[arg-type]  # a string is no key
-        if pending is None:
-            self.late(own_id if isinstance(own_id, int) else 0)
-            return
-        if self.on_handshake is not None and self.session.initialize is None:
+    def _response(self, message: Response, frame: bytes, now_ns: int) -> None:
+        own_id = message.id if isinstance(message.id, int) else 0  # no text is an id of ours
+        found = self.pending.get(own_id)
+        if found is not None and self.on_handshake is not None and self.session.initialize is None:
             self.shook_hands()  # the era without one: any answer will do
+        if (
+            isinstance(found, Volley)
+            and not _is_failure(message, frame)
+            and volleys.land(found, own_id, [message.result], now_ns)
+        ):
+            return
+        pending = volleys.single(self.pending, own_id)
+        if pending is None:
+            self.late(own_id)
+            return
+        del self.pending[own_id]
         if pending.stateless and not self._tools.listed and len(message.result):
             self._tools.begin()  # an error may only say that it wants `initialize` first
         flight = pending.flight
@@ -220,15 +219,8 @@ class McpAgent(AgentPeer):
                 self.end(pending, Ending.OVERSIZED, error)
                 return
             self.engine.would_deny(flight, error)
-        ending = _COMPLETED
-        if not len(message.result):
-            ending = Ending.FAILED
-            answer = jsonrpc.encode_response(pending.id, message)
-        else:
-            if results.may_be_failure(frame) and results.is_failure(message.result):
-                ending = Ending.FAILED
-            answer = jsonrpc.encode_result(pending.id, message.result)
-        self.answer(pending, ending, answer)
+        ending = Ending.FAILED if _is_failure(message, frame) else Ending.COMPLETED
+        self.answer(pending, ending, jsonrpc.encode_response(pending.id, message))
 
     def _other_answer(self, pending: Pending, message: Response) -> None:
         self.hub.silence(pending.alarm)
@@ -247,7 +239,9 @@ class McpAgent(AgentPeer):
         caller.answered(pending, jsonrpc.encode_response(pending.id, message))
 
     def _progress(self, message: Progress) -> None:
-        pending = self.pending.get(message.token) if isinstance(message.token, int) else None
+        pending = (
+            volleys.single(self.pending, message.token) if isinstance(message.token, int) else None
+        )
         if pending is None or pending.token is None or pending.caller is None or pending.silent:
             self.hub.stray += 1
         elif pending.flight is None or pending.flight.ending is None:
@@ -259,7 +253,7 @@ class McpAgent(AgentPeer):
             self._tools.begin()
         own_id = stream_of(message.params)
         if own_id is not None and message.params is not None:
-            listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+            listening = volleys.single(self.pending, own_id) if isinstance(own_id, int) else None
             if listening is None or listening.caller is None or listening.method != LISTEN:
                 self.hub.stray += 1
                 return
@@ -278,7 +272,7 @@ class McpAgent(AgentPeer):
 
     def _cancelled(self, message: Cancelled) -> None:
         own_id = message.request_id
-        listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+        listening = volleys.single(self.pending, own_id) if isinstance(own_id, int) else None
         if listening is not None and listening.caller is not None and listening.method == LISTEN:
             del self.pending[listening.own_id]
             listening.caller.stream_ended(listening)
@@ -358,7 +352,7 @@ class McpAgent(AgentPeer):
         initialize = self.session.initialize
         if initialize is None or self.session.version is None:
             self.ready()
-            if any(pending.method == "initialize" for pending in self.pending.values()):
+            if any(pending.method == "initialize" for pending in volleys.singles(self.pending)):
                 self._expect_handshake()
         else:
             self.ask("initialize", initialize, self._initialized_again, self.spec.handshake_ns)
@@ -397,3 +391,10 @@ class McpAgent(AgentPeer):
                 self.trouble("ignored_cancel", again=spec.on_ignored_cancel == "restart")
 
         self.ask("ping", b"{}", answered, max(spec.cancel_grace_ns, 1))
+
+
+def _is_failure(message: Response, frame: bytes) -> bool:
+    """Whether the answer to a call is an error, or a result that says that it is one."""
+    if not len(message.result):
+        return True
+    return results.may_be_failure(frame) and results.is_failure(message.result)

@@ -6,7 +6,7 @@ each outbox. Nothing that a record belongs to leaves before the record does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from callgate.errors import AuditUnavailable
 
@@ -14,20 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from callgate.peers.inflight import Pending
+    from callgate.peers.volleys import Landed, Volley
     from callgate.router.recorder import Recorder
-
-
-MANY_FRAMES: Final = 12
-"""Handled in two passes. With fewer, the second pass costs more than the other side's wait."""
-
-
-Frame = TypeVar("Frame")
-
-
-def halves(frames: list[Frame]) -> tuple[list[Frame], list[Frame]]:
-    """Where to end a pass in the midst of a read, so that the other side can begin; or nowhere."""
-    half = len(frames) // 2 if len(frames) >= MANY_FRAMES else 0
-    return frames[:half], frames[half:]
 
 
 class Pipe(Protocol):
@@ -115,9 +103,9 @@ class Wire:
         self._recorders = recorders
         self.dirty: list[Outbox] = []
         """Outboxes with something to send; one may be here twice."""
-        self.started: list[Pending] = []
+        self.started: list[Pending | Volley] = []
         """Calls that this pass sends to an agent, and whose admission it has yet to write."""
-        self.ended: list[Pending] = []
+        self.ended: list[Pending | Landed] = []
         """Calls that this pass answers, and whose end it has yet to write."""
 
     def write_down(self) -> list[Recorder]:

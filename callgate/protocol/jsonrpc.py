@@ -29,6 +29,8 @@ from callgate.protocol.problem import Id, ProtocolError, Reason
 from callgate.protocol.seek import seek_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from callgate.errors import CallgateError
 
 ENVELOPE: Final = Known(("jsonrpc", "id", "method", "params", "result", "error"))
@@ -136,7 +138,7 @@ def encode_result(own_id: Id, result: Raw | bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(own_id), b',"result":', result, b"}\n"))
 
 
-def encode_results(ids: list[Id], results: list[Raw]) -> list[bytes]:
+def encode_results(ids: Sequence[Id], results: Sequence[Raw]) -> list[bytes]:
     """Answers with the given results."""
     return [
         b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (own_id, result)

@@ -156,11 +156,11 @@ _NO_PARAMS: Final = _Params()
 _read = msgspec.json.Decoder(_Frame).decode
 _read_int = msgspec.json.Decoder(int).decode
 
-_CALL_BYTES: Final = len(
+CALL_BYTES: Final = len(
     b'{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":"","arguments":}}'
 )
 _META_BYTES: Final = len(b',"_meta":')
-_RESULT_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
+RESULT_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
 
 # As json.dumps writes by default. A sum cannot tell a blank from a character of another
 # member; but the frame's beginning and its length together leave no room for one.
@@ -191,12 +191,12 @@ def decode(data: bytes) -> Message:
             elif frame.method == CALL and params is not None:
                 name, arguments = params.name, params.arguments
                 rest = len(data) - len(str(own_id))
-                if rest == _CALL_BYTES + len(name) + len(arguments) and name and len(arguments):
+                if rest == CALL_BYTES + len(name) + len(arguments) and name and len(arguments):
                     return CallTool(own_id, name, arguments)  # `_plain_call`, at once
                 message = _plain_call(data, frame, rest)
             else:
                 result = frame.result
-                spare = len(data) - _RESULT_BYTES - len(str(own_id)) - len(result)
+                spare = len(data) - RESULT_BYTES - len(str(own_id)) - len(result)
                 if spare in _RESULT_BLANKS and len(result):
                     return Response(own_id, result)
                 message = None
@@ -213,7 +213,7 @@ def _plain_call(data: bytes, frame: _Frame, rest: int) -> CallTool | None:
     name, arguments, meta = params.name, params.arguments, params.meta
     if not name or not len(arguments):
         return None
-    spare = rest - _CALL_BYTES - len(name) - len(arguments)
+    spare = rest - CALL_BYTES - len(name) - len(arguments)
     own_id: Id = frame.id  # type: ignore[assignment]  # who comes here has looked
     if len(meta):
         if spare == len(meta) + _META_BYTES:
@@ -234,7 +234,7 @@ def _plain_with_text_id(data: bytes, frame: _Frame) -> CallTool | Response | Non
     rest = len(data) - len(own_id.encode()) - len(b'""')
     if frame.method == CALL:
         return _plain_call(data, frame, rest)
-    if len(result) and rest - _RESULT_BYTES - len(result) in _RESULT_BLANKS:
+    if len(result) and rest - RESULT_BYTES - len(result) in _RESULT_BLANKS:
         return Response(own_id, result)
     return None
 

@@ -53,13 +53,12 @@ def encode_call(
     return b"".join(parts)
 
 
-def encode_calls(calls: Sequence[CallTool], first_id: int) -> list[bytes]:
+def encode_calls(name: str, arguments: Sequence[Raw], first_id: int) -> list[bytes]:
     """Calls of one tool without `_meta`, passed on under ids from `first_id` on."""
-    name = encode_json(calls[0].name)
-    middle = b',"method":"tools/call","params":{"name":%b,"arguments":' % name
+    head = b',"method":"tools/call","params":{"name":%b,"arguments":' % encode_json(name)
     return [
-        b'{"jsonrpc":"2.0","id":%d%b%b}}\n' % (own_id, middle, call.arguments)
-        for own_id, call in enumerate(calls, first_id)
+        b'{"jsonrpc":"2.0","id":%d%b%b}}\n' % (own_id, head, each)
+        for own_id, each in enumerate(arguments, first_id)
     ]
 
 

@@ -14,14 +14,10 @@ from __future__ import annotations
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
-from callgate.errors import (
-    AuditUnavailable,
-    CallCanceled,
-    CallgateError,
-)
+from callgate.errors import AuditUnavailable, CallCanceled, CallgateError
 from callgate.limits.admission import admit, release, undo
 from callgate.limits.deadlines import NEVER, Deadlines
-from callgate.router import refusals, screen
+from callgate.router import formation, refusals, screen
 from callgate.router.entry import deadline_of, no_room
 from callgate.router.flight import Ending, Flight
 from callgate.router.identity import identify, is_identified
@@ -48,6 +44,7 @@ class Engine:
         "deadlines",
         "drained",
         "flights",
+        "formations",
         "new_id",
         "new_ids",
         "recorders",
@@ -57,7 +54,9 @@ class Engine:
     def __init__(self, ids: RequestIds, spans: Spans, rearm: Callable[[], None]) -> None:
         self.flights: dict[str, Flight] = {}
         """Calls that wait or run, by request id."""
-        self.deadlines: Deadlines[Flight | Alarm] = Deadlines()
+        self.formations: set[formation.Formation] = set()
+        """Calls that run together; none of them is among the flights."""
+        self.deadlines: Deadlines[Flight | formation.Formation | Alarm] = Deadlines()
         self.recorders: list[Recorder] = []
         """The current policy's first, then those that calls in flight still need."""
         self.spans = spans
@@ -91,8 +90,7 @@ class Engine:
 
     def have_left(self, now_ns: int) -> None:
         """Calls have given their places back."""
-        if self.drained is not None and not self.flights:
-            self.drained()
+        self._tell_if_drained()
         if self._room.agents:
             self.let_in(now_ns)
 
@@ -175,8 +173,8 @@ class Engine:
                 self.watch(flight)
         if flight.span is not None:
             self.spans.end(flight.span, ending.code)
-        if self.drained is not None and not self.flights:
-            self.drained()
+        if self.drained is not None:
+            self._tell_if_drained()
         failure = None
         try:
             lane.recorder.ended(flight, duration_ns)
@@ -206,7 +204,7 @@ class Engine:
 
     def cancel(self, request_id: str) -> bool:
         """End a call for its caller; False if it is not in flight."""
-        flight = self.flights.get(request_id)
+        flight = self.flights.get(request_id) or formation.single(self, request_id)
         if flight is None:
             return False
         if flight.queued:
@@ -261,12 +259,7 @@ class Engine:
         lane.recorder.would_deny(lane, error, flight.ids)
 
     def refuse_call(
-        self,
-        lane: Lane,
-        error: CallgateError,
-        call: ToolCall,
-        parent: Flight | None,
-        now_ns: int,
+        self, lane: Lane, error: CallgateError, call: ToolCall, parent: Flight | None, now_ns: int
     ) -> CallgateError:
         """Refuse a call that has no flight, with the ids and the span that it would have had."""
         if parent is None and not self.spans.enabled and not is_identified(call):
@@ -286,6 +279,9 @@ class Engine:
         for due in self.deadlines.due(now_ns):
             if isinstance(due, Flight):
                 self._expire(due, now_ns)
+            elif isinstance(due, formation.Formation):
+                for flight in due.owner.disband(due):
+                    self._expire(flight, now_ns)
             else:
                 due.ring(now_ns)
         if self._room.agents:
@@ -293,6 +289,10 @@ class Engine:
         for recorder in self.recorders:
             if recorder.flush_ns is not None and recorder.flush_ns <= now_ns:
                 recorder.flush_merged()
+
+    def _tell_if_drained(self) -> None:
+        if self.drained is not None and not self.flights and not self.formations:
+            self.drained()
 
     def _start(self, flight: Flight, now_ns: int) -> CallgateError | None:
         """Record an admitted call and watch its deadline; on failure it never was."""

@@ -14,6 +14,8 @@ from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from callgate.audit import AuditLog, Event
     from callgate.router.flight import Flight
     from callgate.router.lanes import Lane
@@ -119,31 +121,25 @@ class Recorder:
                 self._close_if_idle()
 
     @property
-    def takes_runs(self) -> bool:
+    def takes_many(self) -> bool:
         """Whether many records can be taken at once, and none of them fails before `flush`."""
         return self.log is None or (self.batched and self.log.is_ready)
 
-    def admitted_run(self, lane: Lane, request_ids: list[str]) -> None:
-        """Calls enter without having waited; `takes_runs` was asked."""
+    def admitted_many(self, lane: Lane, request_ids: list[str]) -> None:
+        """Calls enter without having waited; `takes_many` was asked."""
         if self.log is not None:
-            self.log.stage_run(events.admitted_run(lane.fragment, request_ids), 1)
+            self.log.stage_many(events.admitted_many(lane.fragment, request_ids), 1)
 
-    def completed_run(self, lane: Lane, flights: list[Flight], now_ns: int) -> None:
-        """Admitted calls ended well; `takes_runs` was asked."""
+    def completed_many(
+        self, lane: Lane, ended: Iterable[tuple[str, int, int]], duration_ns: int
+    ) -> None:
+        """Admitted calls ended well, all after the same time; `takes_many` was asked.
+
+        Of each its id, and the sizes of arguments and result.
+        """
         if self.log is not None:
-            fragment = lane.fragment
-            bodies = [
-                events.completed(
-                    fragment,
-                    flight.request_id,
-                    flight.ids,
-                    (now_ns - flight.asked_ns) // 1_000_000,
-                    flight.bytes_in,
-                    flight.bytes_out,
-                )
-                for flight in flights
-            ]
-            self.log.stage_run(bodies, -1)
+            duration_ms = duration_ns // 1_000_000
+            self.log.stage_many(events.completed_many(lane.fragment, ended, duration_ms), -1)
 
     def late(self, flight: Flight, duration_ns: int) -> None:
         """Work answered after its call had been settled."""

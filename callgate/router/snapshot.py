@@ -18,7 +18,8 @@ def snapshot(
     rates, slots = counters.shared()
     return {
         "policy": lanes.policy.revision,
-        "in_flight": sum(not flight.queued for flight in engine.flights.values()),
+        "in_flight": sum(not flight.queued for flight in engine.flights.values())
+        + sum(formation.left for formation in engine.formations),
         "queued": sum(flight.queued for flight in engine.flights.values()),
         "callers": counters.callers,
         "rates": [

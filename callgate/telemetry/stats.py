@@ -78,16 +78,12 @@ class ToolStats:
         except KeyError:
             self.outcomes[code] = 1
 
-    def completed(self, durations_ns: list[int]) -> None:
-        """Admitted calls ended well."""
-        self.in_flight -= len(durations_ns)
-        self.duration_ns += sum(durations_ns)
-        self.outcomes[OK] += len(durations_ns)
-        if max(durations_ns) <= DURATION_BOUNDS_NS[0]:
-            self.duration_buckets[0] += len(durations_ns)
-            return
-        for duration_ns in durations_ns:
-            self.duration_buckets[bisect_left(DURATION_BOUNDS_NS, duration_ns)] += 1
+    def completed(self, count: int, duration_ns: int) -> None:
+        """So many admitted calls ended well, each after that time."""
+        self.in_flight -= count
+        self.duration_buckets[bisect_left(DURATION_BOUNDS_NS, duration_ns)] += count
+        self.duration_ns += count * duration_ns
+        self.outcomes[OK] += count
 
     def refused(self, code: str, scope_kind: str | None = None) -> None:
         """A call was not admitted; the kind of scope is that of the limit that spoke."""

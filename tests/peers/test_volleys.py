@@ -1,4 +1,4 @@
-"""Runs: what comes in one read ends as what comes frame by frame, only sooner."""
+"""Volleys: what comes in one read ends as what comes frame by frame, only sooner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from callgate.peers import runs
+from callgate.peers import volleys
+from callgate.peers.volleys import Volley
 from callgate.router.engine import Engine
 from tests.conftest import FULL
 from tests.peers.helpers import (
@@ -18,11 +19,18 @@ from tests.peers.helpers import (
     events,
     failure,
     note,
+    refusal_of,
     request,
     rig,
     text,
 )
-from tests.router.helpers import audit_lines, rates_left, used_slots
+from tests.peers.test_fail_closed import Disk
+from tests.router.helpers import (
+    assert_each_admitted_call_ends_once,
+    audit_lines,
+    rates_left,
+    used_slots,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +90,7 @@ async def test_without_an_audit_too(tmp_path: Path, clock: Clock) -> None:
         gate.assert_idle()
 
 
-async def test_the_first_of_a_run_enter_and_the_others_are_refused(
+async def test_the_first_of_a_volley_enter_and_the_others_are_refused(
     tmp_path: Path, clock: Clock
 ) -> None:
     async with rig(tmp_path, clock, TIGHT) as gate:
@@ -98,7 +106,7 @@ async def test_the_first_of_a_run_enter_and_the_others_are_refused(
         gate.assert_idle()
 
 
-async def test_a_call_of_a_run_runs_out_of_time_by_itself(tmp_path: Path, clock: Clock) -> None:
+async def test_a_call_of_a_volley_runs_out_of_time_by_itself(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
         first, _ = gate.to_agent()
@@ -111,7 +119,173 @@ async def test_a_call_of_a_run_runs_out_of_time_by_itself(tmp_path: Path, clock:
         assert code_of(gate.one_to_client()) == "limit.timeout"
 
 
-async def test_one_frame_of_a_run_that_meets_a_fault_does_not_stop_the_others(
+@pytest.mark.usefixtures("nothing_goes_alone")
+async def test_answers_may_come_one_by_one_and_in_any_order(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(*[call(f"c{number}") for number in range(1, 7)])
+        assert gate.router.snapshot()["in_flight"] == 6
+
+        gate.agent(answer(4))
+        gate.agent(answer(6), answer(1), answer(2))
+        gate.agent(answer(5))
+        assert gate.router.snapshot()["in_flight"] == 1
+        gate.agent(answer(3))
+
+        assert [one["id"] for one in gate.to_client()] == ["c4", "c6", "c1", "c2", "c5", "c3"]
+        gate.assert_idle()
+    assert_each_admitted_call_ends_once(tmp_path / "audit")
+
+
+async def test_a_cancel_takes_one_call_out_of_its_volley(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2), call(3))
+        gate.to_agent()
+
+        gate.client(cancel(2))
+
+        assert gate.to_agent() == [cancel(2)]
+        gate.agent(answer(1), answer(2), answer(3))
+        assert [one["id"] for one in gate.to_client()] == [1, 3]
+        gate.assert_idle()
+    assert_each_admitted_call_ends_once(tmp_path / "audit")
+
+
+async def test_what_an_agent_has_not_read_is_taken_back(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.agent_pipe.shut = True
+        gate.client(call(1), call(2), call(3))
+
+        gate.client(cancel(2))
+        gate.agent_pipe.open()
+
+        assert [one["id"] for one in gate.to_agent()] == [1, 3]
+
+
+async def test_one_that_fails_fails_alone(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2), call(3))
+
+        gate.agent(answer(1), answer(2, text("bad", isError=True)), answer(3))
+
+        first, second, third = gate.to_client()
+        assert second["result"]["isError"] is True
+        assert first["result"] == third["result"] == text("hi")
+    assert events(tmp_path, "tool.call.")[3:] == ["completed", "failed", "completed"]
+
+
+async def test_an_answer_that_comes_twice_is_passed_on_once(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+
+        gate.agent(answer(1), answer(1), answer(2))
+        gate.agent(answer(2), answer(2))
+
+        assert [one["id"] for one in gate.to_client()] == [1, 2]
+        assert gate.hub.stray == 3
+        gate.assert_idle()
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_when_the_agent_dies_each_call_is_answered(
+    tmp_path: Path, clock: Clock, again: object
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        gate.agent(answer(1))
+        gate.to_client()
+        gate.agent_pipe.shut = True
+        gate.client(call(3), call(4))
+
+        gate.dies(again=bool(again))
+
+        codes = {one["id"]: code_of(one) for one in gate.to_client()}
+        if not again:
+            assert codes == dict.fromkeys((2, 3, 4), "agent.crashed")
+            return
+        assert codes == {2: "agent.crashed"}
+        gate.starts()
+        assert [one["id"] for one in gate.to_agent()] == [3, 4]
+        gate.agent(answer(3), answer(4))
+        gate.assert_idle()
+
+
+async def test_a_call_of_a_volley_can_be_ended_by_its_request_id(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        _, second = audit_lines(tmp_path / "audit")[-2:]
+
+        assert gate.router.cancel(second["request_id"])
+        gate.hub.flush()
+
+        assert code_of(gate.one_to_client()) == "tool.canceled"
+        assert not gate.router.cancel(second["request_id"])
+        gate.agent(answer(1))
+        assert gate.one_to_client()["id"] == 1
+
+
+async def test_the_end_of_the_router_ends_them(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+
+    assert events(tmp_path, "tool.call.") == ["admitted"] * 2 + ["cancelled"] * 2
+
+
+async def test_the_end_of_the_client_cancels_them(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2), call(3))
+        gate.agent(answer(2))
+        gate.to_agent()
+
+        gate.caller.closed()
+        gate.hub.flush()
+
+        assert gate.to_agent() == [cancel(1), cancel(3)]
+
+
+async def test_what_was_answered_is_not_kept_for_the_others(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(*[call(number, "echo", {"x": "y" * 1000}) for number in range(1, 5)])
+        gate.agent(answer(1), answer(2), answer(3))
+
+        (volley,) = set(gate.peer.pending.values())
+        assert isinstance(volley, Volley)
+
+        assert [len(frame) > 1000 for frame in volley.frames] == [False, False, False, True]
+
+
+async def test_records_that_cannot_be_written_hold_a_volley_back(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    async with rig(tmp_path, clock) as gate:
+        disk.full = True
+        gate.client(call(1), call(2))
+        assert gate.to_agent() == []
+        assert [code_of(one) for one in gate.to_client()] == ["audit.unavailable"] * 2
+        gate.assert_idle()
+        disk.full = False
+
+        gate.client(call(3), call(4), call(5))
+        disk.full = True
+        gate.agent(answer(3, text("secret")), answer(4, text("secret")))
+
+        withheld = gate.to_client()
+        assert [(one["id"], code_of(one)) for one in withheld] == [
+            (3, "audit.unavailable"),
+            (4, "audit.unavailable"),
+        ]
+        ids = [refusal_of(one)["request_id"] for one in withheld]
+        assert len(set(ids)) == 2
+        assert "secret" not in str(withheld)
+        disk.full = False
+        gate.agent(answer(5))
+        assert gate.one_to_client() == answer(5)
+        gate.assert_idle()
+
+
+async def test_one_frame_that_meets_a_fault_does_not_stop_the_others(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, clock) as gate:
@@ -136,7 +310,7 @@ async def test_one_frame_of_a_run_that_meets_a_fault_does_not_stop_the_others(
         gate.assert_idle()
 
 
-async def test_a_run_that_meets_a_fault_is_not_tried_again_call_by_call(
+async def test_a_volley_that_meets_a_fault_is_not_tried_again_call_by_call(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, clock) as gate:
@@ -144,7 +318,7 @@ async def test_a_run_that_meets_a_fault_is_not_tried_again_call_by_call(
         def fail(*_: Any) -> int:
             raise Alone
 
-        monkeypatch.setattr(runs, "send", fail)
+        monkeypatch.setattr(volleys, "send", fail)
         gate.client(call(1), call(2), request(3, "ping"))
 
         assert [one["method"] for one in gate.to_agent()] == ["ping"]
@@ -173,9 +347,9 @@ agents:
 """
 
 
-def a_burst(draw: random.Random, first_id: int) -> list[Message | bytes]:
+def a_volley(draw: random.Random, first_id: int) -> list[Message | bytes]:
     """What a client writes at once: mostly calls of one tool."""
-    burst: list[Message | bytes] = []
+    volley: list[Message | bytes] = []
     tool = draw.choice(["echo", "echo", "slow", "nothing"])
     for number in range(first_id, first_id + draw.randrange(1, 20)):
         chance = draw.random()
@@ -183,18 +357,18 @@ def a_burst(draw: random.Random, first_id: int) -> list[Message | bytes]:
         if chance < 0.1:
             tool = draw.choice(["echo", "slow", "nothing", "unheard-of"])
         if chance < 0.8:
-            burst.append(call(own_id, tool, {"x": "y" * draw.randrange(9)}))
+            volley.append(call(own_id, tool, {"x": "y" * draw.randrange(9)}))
         elif chance < 0.85:
-            burst.append(call(own_id, tool, progressToken=number))
+            volley.append(call(own_id, tool, progressToken=number))
         elif chance < 0.88:
-            burst.append(call(draw.randrange(first_id, number + 1), tool))
+            volley.append(call(draw.randrange(first_id, number + 1), tool))
         elif chance < 0.92:
-            burst.append(cancel(draw.randrange(first_id)))  # what was sent; else it is taken back
+            volley.append(cancel(draw.randrange(first_id)))  # what was sent; else it is taken back
         elif chance < 0.96:
-            burst.append(request(own_id, "ping"))
+            volley.append(request(own_id, "ping"))
         else:
-            burst.append(b"rubbish\n")
-    return burst
+            volley.append(b"rubbish\n")
+    return volley
 
 
 def replies(draw: random.Random, asked: list[Message]) -> list[Message | bytes]:
@@ -222,12 +396,14 @@ def replies(draw: random.Random, asked: list[Message]) -> list[Message | bytes]:
 async def play(
     folder: Path, clock: Clock, script: int, *, together: bool
 ) -> tuple[list[Any], list[Any], Any, Any]:
-    """Everything that comes of a script; each burst in one read, or in as many as it has frames."""
+    """Everything that comes of a script; what is said at once in one read, or frame by frame."""
     draw = random.Random(script)  # noqa: S311
     began_ns = clock.now_ns
     to_client: list[Any] = []
     to_agent: list[Any] = []
-    async with rig(folder, clock, a_policy(draw)) as gate:
+    policy = a_policy(draw)
+    times = [10, 60, 6_000] if "queue: 0" in policy else [10, 60]  # else it matters who is first
+    async with rig(folder, clock, policy) as gate:
 
         def say(hear: Any, messages: list[Message | bytes]) -> None:
             if together:
@@ -239,9 +415,9 @@ async def play(
         asked: list[Message] = []
         next_id = 1
         for _ in range(12):
-            burst = a_burst(draw, next_id)
-            next_id += len(burst)
-            say(gate.client, burst)
+            volley = a_volley(draw, next_id)
+            next_id += len(volley)
+            say(gate.client, volley)
             sent = gate.to_agent()
             to_agent += sent
             asked += [one for one in sent if "id" in one and one["method"] != "tools/list"]
@@ -251,7 +427,9 @@ async def play(
             asked += [one for one in sent if "id" in one]
             to_client += gate.to_client()
             if draw.random() < 0.3:
-                gate.pass_ms(draw.choice([10, 60]))
+                gate.pass_ms(draw.choice(times))
+                to_client += sorted(gate.to_client(), key=str)  # out of time at one moment
+                to_agent += gate.to_agent()
         left = used_slots(gate.router), rates_left(gate.router)
         stats = gate.router.snapshot()["tools"]
         gate.dies(again=False)
@@ -264,7 +442,7 @@ async def play(
 def told(folder: Path) -> tuple[list[Any], list[Any]]:
     """The audit's story of each call, and all else.
 
-    Stories are not told in one order: calls that wait enter after a whole run has ended.
+    Stories are not told in one order: calls that wait enter after a whole volley has ended.
     """
     stories: dict[str, list[Any]] = {}
     others = []
@@ -289,9 +467,9 @@ def without_ids(messages: list[Any]) -> list[Any]:
 
 
 def split(messages: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Cancels go before all else that waits, so they are looked at by themselves."""
+    """Cancels go before all else that waits, and those of one moment in any order."""
     cancels = [one for one in messages if one["method"] == "notifications/cancelled"]
-    return cancels, [one for one in messages if one not in cancels]
+    return sorted(cancels, key=str), [one for one in messages if one not in cancels]
 
 
 @pytest.mark.parametrize("script", range(SCRIPTS))
