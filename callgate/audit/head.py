@@ -113,11 +113,11 @@ class Head:
 
     def store(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes."""
-        self._put(_slot(seq, digest, open_calls))
+        self._put(f"{seq} {open_calls} {digest.decode()}\n".encode())
 
     def seal(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes, and that nothing follows."""
-        slot = _slot(seq, digest, open_calls).ljust(_SLOT_BYTES)
+        slot = _padded_slot(seq, digest, open_calls)
         self._put(slot)
         self._put(slot)
         self._map[_TURN_AT] = _CLOSED
@@ -138,13 +138,13 @@ class Head:
         self._map[_TURN_AT] = _TURNS[turn]
 
 
-def _slot(seq: int, digest: bytes, open_calls: int) -> bytes:
-    return f"{seq} {open_calls} {digest.decode()}\n".encode()
+def _padded_slot(seq: int, digest: bytes, open_calls: int) -> bytes:
+    return f"{seq} {open_calls} {digest.decode()}\n".encode().ljust(_SLOT_BYTES)
 
 
 def _fill(fd: int) -> None:
     """Write an empty HEAD: real bytes, not a hole, so that a store never needs room."""
-    slot = _slot(0, GENESIS, 0).ljust(_SLOT_BYTES)
+    slot = _padded_slot(0, GENESIS, 0)
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     if os.write(fd, MAGIC + _TURNS[:1] + b"\n" + slot + slot) != HEAD_BYTES:
