@@ -126,7 +126,7 @@ class RuntimeMount(Mount):
         """What `run` does, for a caller in a thread without a loop; `work` gets another thread."""
 
         async def call() -> Any:
-            if listed:
+            if listed and tool not in self._declared:
                 self.declare((tool,))
             apart = partial(self._in_thread, partial(_contained, work))
             return await self.run(tool, arguments, context, apart, refuse, failed=failed)
