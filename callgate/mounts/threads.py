@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import get_running_loop
 from concurrent import futures
 from contextlib import suppress
 from contextvars import copy_context
@@ -100,7 +101,7 @@ class RuntimeMount(Mount):
 
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
-        if asyncio.get_running_loop() is not loop_of(self.router):
+        if get_running_loop() is not loop_of(self.router):
             return _refused(refuse, self.unreachable(Unreachable("it came on another loop")))
         try:
             if listed and tool not in self._declared:

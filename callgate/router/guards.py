@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from callgate.errors import InternalError
 from callgate.router import refusals
@@ -51,26 +51,34 @@ class Guards:
         self._find = find
         self._fetch = fetch
 
-    def admit(self, call: ToolCall) -> Flight | None:
+    def admit(
+        self, call: ToolCall, paid: Lane | None = None, asked_ns: int | None = None
+    ) -> Flight | None:
         """Let a call in, whose `work` has to follow at once, or raise why not.
 
         None if its budget is not here yet, which `admit_unpaid` waits for.
         """
         now_ns = monotonic_ns()
         parent = CURRENT.get()
-        lane = self._known.get((call.caller, call.agent, call.tool))  # type: ignore[arg-type]
+        lane = paid or self._known.get((call.caller, call.agent, call.tool))  # type: ignore[arg-type]
         if lane is None:
             lane = self._find(call, parent, now_ns)
-        if lane.quota is not None and not self._quotas.in_hand(lane):
+        if lane.quota is not None and paid is None and not self._quotas.in_hand(lane):
             return None
-        return self._begin(lane, call, parent, now_ns, now_ns)
+        try:
+            flight = self._engine.begin(lane, call, self._local, parent, now_ns, None, asked_ns)
+        except Exception as fault:  # noqa: BLE001  # ours, whatever it is: nothing passes unchecked
+            raise internal(lane, fault) from None
+        if flight.__class__ is not Flight:
+            raise flight  # type: ignore[misc]  # else it is an error
+        return flight
 
     async def admit_unpaid(self, call: ToolCall) -> Flight:
         """The same, after its budget was fetched."""
         asked_ns = monotonic_ns()
         parent = CURRENT.get()
         lane = await self._fetch(self._find(call, parent, asked_ns), call, parent, asked_ns)
-        return self._begin(lane, call, parent, monotonic_ns(), asked_ns)
+        return cast("Flight", self.admit(call, lane, asked_ns))
 
     def work(
         self,
@@ -86,17 +94,6 @@ class Guards:
         if flight.lane.spec.isolate:
             return self._local.run_apart(flight, handler, {}, thread=False, failed=failed)
         return self._local.run(flight, handler, {}, failed)
-
-    def _begin(
-        self, lane: Lane, call: ToolCall, parent: Flight | None, now_ns: int, asked_ns: int
-    ) -> Flight:
-        try:
-            flight = self._engine.begin(lane, call, self._local, parent, now_ns, None, asked_ns)
-        except Exception as fault:  # noqa: BLE001  # ours, whatever it is: nothing passes unchecked
-            raise internal(lane, fault) from None
-        if flight.__class__ is not Flight:
-            raise flight  # type: ignore[misc]  # else it is an error
-        return flight
 
 
 def internal(lane: Lane, fault: Exception) -> InternalError:
