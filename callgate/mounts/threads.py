@@ -33,6 +33,7 @@ import anyio
 from callgate.errors import InternalError
 from callgate.mounts.common import Mount
 from callgate.mounts.pool import Pool
+from callgate.router.boxed import boxed
 from callgate.router.local import CURRENT, MAX_THREADS
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from callgate.mounts.common import Caller
     from callgate.policy import Policy
     from callgate.router import Router
+    from callgate.router.boxed import Boxed
     from callgate.router.flight import Flight
 
 _log = logging.getLogger("callgate.mounts")
@@ -219,29 +221,32 @@ class _Errand(Generic[T]):
     """A coroutine on a loop for which a thread waits, and is woken once: when it has ended.
 
     `asyncio.run_coroutine_threadsafe` chains two futures for the same, and cannot say whether the
-    loop has turned to it.
+    loop has turned to it. The coroutine itself wakes the thread, one turn of the loop before its
+    task could.
     """
 
-    __slots__ = ("_call", "_loop", "_running", "_task")
+    __slots__ = ("_box", "_call", "_loop", "_running", "_task")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]
     ) -> None:
         self._loop = loop
         self._call = call
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._box: Boxed | None = None
         self._running = Lock()
         self._running.acquire()
 
     def start(self) -> None:
         """On the loop, in the context of the thread that asked."""
-        self._task = self._loop.create_task(self._call())
-        self._task.add_done_callback(self._ended)
+        self._task = self._loop.create_task(self._run())
 
     def wait(self) -> None:
         """In the thread: return when it has ended, raise when that cannot be expected."""
         blocked_at = monotonic() + START_S
         while not self._running.acquire(timeout=LOOK_S if self._task else min(LOOK_S, START_S)):
+            if self._task is not None and self._task.done():
+                return  # it was cancelled before it began
             if not self._loop.is_running():
                 raise Unreachable("the router's loop has stopped")
             if self._task is None and monotonic() >= blocked_at:
@@ -255,19 +260,20 @@ class _Errand(Generic[T]):
 
     def result(self) -> T:
         """In the thread, when it has ended."""
-        task = self._task
-        if task is None or task.cancelled():
+        if self._box is None:
             raise futures.CancelledError
-        return task.result()
+        answer: T = self._box.open()
+        return answer
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if not task.cancelled():
-            task.exception()  # else asyncio logs its text if nobody waits any more
-        self._running.release()
+    async def _run(self) -> None:
+        try:
+            self._box = await boxed(self._call())
+        finally:
+            self._running.release()
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
