@@ -5,7 +5,8 @@ Theory of operation. A router belongs to one event loop. A runtime may call its 
 - *In a thread that has no loop* (`agent.invoke()`): `run_sync` carries the call to the router's
   loop, which lets it in and gives the work a thread, so that the caller is answered at the
   deadline although a thread cannot be stopped. The caller's context variables go along. That is
-  four changes of thread, there and back twice; nobody is woken for anything else.
+  four changes of thread, there and back twice; nobody is woken for anything else. Two are the
+  least for work that may hang; the other two are because the engine is the loop's alone.
 - *On another loop*: the work belongs to that loop and the limits to this one, so it is refused.
 - *On the router's loop, with the work in a thread of the runtime's* (`thread=True`): executors
   let go of a thread whose await is cancelled, so the await is shielded; the caller is answered
