@@ -297,6 +297,8 @@ def completed(
 ) -> str:
     """The same for a call that ended well, as most do."""
     text = f'{_COMPLETED}{request_id}"{ids},{fragment},"duration_ms":{duration_ms}'
+    if bytes_in is None and bytes_out is None:
+        return text
     if bytes_in is not None and bytes_out is not None:
         return f'{text},"bytes_in":{bytes_in},"bytes_out":{bytes_out}'
     return text + _sizes(bytes_in, bytes_out)

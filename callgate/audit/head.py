@@ -113,13 +113,17 @@ class Head:
 
     def store(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes."""
-        self._put(_slot(seq, digest, open_calls))
+        slot = f"{seq} {open_calls} {digest.decode()}\n".encode()
+        self._turn = turn = 1 - self._turn
+        at = _OFFSETS[turn]
+        self._map[at : at + len(slot)] = slot
+        self._map[_TURN_AT] = _TURNS[turn]
 
     def seal(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes, and that nothing follows."""
-        slot = _slot(seq, digest, open_calls).ljust(_SLOT_BYTES)
-        self._put(slot)
-        self._put(slot)
+        for at in (_OFFSETS[1 - self._turn], _OFFSETS[self._turn]):
+            self._map[at : at + _SLOT_BYTES] = b" " * _SLOT_BYTES
+            self.store(seq, digest, open_calls)
         self._map[_TURN_AT] = _CLOSED
 
     def is_removed(self) -> bool:
@@ -131,20 +135,10 @@ class Head:
         self._map.close()
         os.close(self._fd)
 
-    def _put(self, slot: bytes) -> None:
-        self._turn = turn = 1 - self._turn
-        at = _OFFSETS[turn]
-        self._map[at : at + len(slot)] = slot
-        self._map[_TURN_AT] = _TURNS[turn]
-
-
-def _slot(seq: int, digest: bytes, open_calls: int) -> bytes:
-    return f"{seq} {open_calls} {digest.decode()}\n".encode()
-
 
 def _fill(fd: int) -> None:
     """Write an empty HEAD: real bytes, not a hole, so that a store never needs room."""
-    slot = _slot(0, GENESIS, 0).ljust(_SLOT_BYTES)
+    slot = (b"0 0 " + GENESIS + b"\n").ljust(_SLOT_BYTES)
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     if os.write(fd, MAGIC + _TURNS[:1] + b"\n" + slot + slot) != HEAD_BYTES:

@@ -99,14 +99,15 @@ class Writer:
 
     def commit(self, data: bytes, open_calls: int) -> None:
         """Write the lines that were sealed since the last commit; raise and forget them if not."""
+        size = len(data)
         try:
-            if os_write(self._fd, data) != len(data):
+            if os_write(self._fd, data) != size:
                 raise OSError(errno.ENOSPC, "short write")  # noqa: TRY301 - it is one
         except OSError as error:
             self._roll_back(error)
             raise
         chain = self.chain
-        self.size += len(data)
+        self.size += size
         self.open_calls = open_calls
         self._good_seq = seq = chain.seq
         self._good_hash = digest = chain.hash

@@ -29,7 +29,7 @@ from callgate.audit import Event
 from callgate.audit.merge import Merger
 from callgate.errors import CallgateError, InternalError, PolicyDenied
 from callgate.model import ANONYMOUS, ANY, ToolCall
-from callgate.router.local import CURRENT
+from callgate.router.local import CURRENT, THE_TOOLS
 from callgate.router.refusals import plain
 
 if TYPE_CHECKING:
@@ -70,13 +70,6 @@ def readable(error: CallgateError) -> str:
 def structure(error: CallgateError) -> dict[str, Any]:
     """A refusal as metadata: `{"callgate/error": {…}}`."""
     return {ERROR_KEY: error.as_dict()}
-
-
-class _FailedResult(Exception):
-    """Takes a result that reports a failure past the router, which knows failures by raising."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
 
 
 class Mount:
@@ -174,30 +167,19 @@ class Mount:
         `thread` says that the work may be in a thread, which a cancel does not stop; it costs a
         task.
         """
-        own: BaseException | None = None
-
-        async def noted() -> Any:
-            nonlocal own
-            try:
-                result = await (self._held(handler) if thread else handler())
-            except BaseException as error:
-                own = error
-                raise
-            if failed is not None and failed(result):
-                own = _FailedResult(result)
-                raise own
-            return result
-
+        flight: Flight | None = None
         try:
             caller = self.caller_of(context)
             if caller is None and CURRENT.get() is None:
                 caller = ANONYMOUS  # as the router would say, after a look-up that finds nothing
             call = ToolCall(self.agent, tool, arguments or {}, caller, timeout_ms, trace=trace)
-            return await self.router.guard(call, noted)
+            guards = self.router.guards
+            flight = guards.admit(call) or await guards.admit_unpaid(call)
+            if thread:
+                handler = partial(self._held, handler)
+            return await guards.work(flight, handler, failed)
         except Exception as error:
-            if error is own:
-                if isinstance(error, _FailedResult):
-                    return error.result
+            if flight is not None and flight.handle is THE_TOOLS:
                 raise
             refused = error if isinstance(error, CallgateError) else self.fault(error)
         # Outside of the clause, so that what `refuse` raises has no fault of ours behind it.

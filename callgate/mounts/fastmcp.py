@@ -41,7 +41,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastmcp.server.dependencies import FastMCPRequestContext
     from fastmcp.server.middleware import CallNext, MiddlewareContext
     from fastmcp.tools import Tool
     from mcp_types import CallToolRequestParams, ListToolsRequest
@@ -59,7 +58,8 @@ def token_caller(context: MiddlewareContext[Any]) -> str | None:
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
-    request = _request_of(context)
+    known = context.fastmcp_context
+    request = None if known is None else known.request_context
     return authenticated(None if request is None else request.request)
 
 
@@ -91,7 +91,8 @@ class CallgateMiddleware(Middleware):
         message = context.message
         name = message.name
         nested = CURRENT.get() is not None
-        request = _request_of(context)
+        known = context.fastmcp_context
+        request = None if known is None else known.request_context  # if a client calls
         refuse = _refuse_program if nested or request is None else _refuse_client
         try:
             coroutine = self._coroutine.get(name)
@@ -151,12 +152,6 @@ class CallgateMiddleware(Middleware):
         if len(self._coroutine) < MAX_DECLARED:
             self._coroutine[tool.name] = coroutine
         return coroutine
-
-
-def _request_of(context: MiddlewareContext[Any]) -> FastMCPRequestContext | None:
-    """The client's request, if it is a client that calls."""
-    known = context.fastmcp_context
-    return None if known is None else known.request_context
 
 
 def _is_error(result: ToolResult) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from callgate.mounts.common import missing_extra, readable, structure
 from callgate.mounts.threads import RuntimeMount, denies
@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     Answer = ToolMessage | Command[Any]
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _AUTHENTICATED = "langgraph_auth_user_id"
 """Where LangGraph's server puts the user that it has authenticated."""
+_OF_FUNCTIONS = (StructuredTool, Tool)
 
 
 def user_caller(runtime: Any) -> str | None:
@@ -63,10 +65,12 @@ def user_caller(runtime: Any) -> str | None:
     """
     config = getattr(runtime, "config", None) or get_config()
     configurable = config.get("configurable", {})
+    user = configurable.get(_AUTHENTICATED)
     context = runtime.context
-    if not isinstance(context, Mapping):
-        context = {"user_id": getattr(context, "user_id", None)}
-    user = configurable.get(_AUTHENTICATED) or context.get("user_id") or configurable.get("user_id")
+    if not user and context is not None:
+        mapping = isinstance(context, Mapping)
+        user = context.get("user_id") if mapping else getattr(context, "user_id", None)
+    user = user or configurable.get("user_id")
     return None if user is None else str(user)
 
 
@@ -74,10 +78,22 @@ def _nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
-def _signed(hook: H) -> H:
-    """Keep a hook's signature: LangSmith asks for it on every call, and it takes 20 µs to make."""
-    hook.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]  # any function has
-    return hook
+class _Signed(Generic[P, R]):
+    """A method that carries its signature: LangSmith asks for it on every call.
+
+    To make one takes 20 µs in the middle of a step, and to bind the one of a plain method 8.
+    """
+
+    def __init__(self, hook: Callable[Concatenate[Any, P], R]) -> None:
+        self._hook = hook
+        signature = inspect.signature(hook)
+        _, *parameters = signature.parameters.values()
+        self._signature = signature.replace(parameters=parameters)
+
+    def __get__(self, instance: object, owner: type) -> Callable[P, R]:
+        bound = partial(self._hook, instance)
+        bound.__signature__ = self._signature  # type: ignore[attr-defined]  # any partial may have
+        return bound
 
 
 class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -102,7 +118,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # A plain function that returns a coroutine: LangChain puts LangSmith around each hook, which
     # spends two threads and a task on every call of an `async def`, traced or not.
-    @_signed
+    @_Signed
     def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Coroutine[Any, Any, Answer]:
@@ -118,7 +134,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
             failed=_is_error,
         )
 
-    @_signed
+    @_Signed
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
     ) -> Answer:
@@ -142,7 +158,7 @@ class _Hiding(CallgateMiddleware):
     def name(self) -> str:
         return CallgateMiddleware.__name__
 
-    @_signed
+    @_Signed
     def awrap_model_call(
         self,
         request: ModelRequest[Any],
@@ -150,7 +166,7 @@ class _Hiding(CallgateMiddleware):
     ) -> Coroutine[Any, Any, ModelResponse[Any]]:
         return _awaited(handler(self._offered(request)))
 
-    @_signed
+    @_Signed
     def wrap_model_call(
         self,
         request: ModelRequest[Any],
@@ -175,7 +191,7 @@ def _in_thread(tool: BaseTool | None) -> bool:
     """Whether LangChain gives the tool a thread, for want of a coroutine."""
     if tool is None:
         return False
-    if isinstance(tool, StructuredTool | Tool):
+    if isinstance(tool, _OF_FUNCTIONS):
         return tool.coroutine is None
     return type(tool)._arun is BaseTool._arun  # noqa: SLF001  # how a tool says that it is async
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 def user_caller(context: RunContext[Any]) -> str | None:
     """`user_id` of the run's `deps`, an object or a mapping; None if they have none."""
     deps = context.deps
+    if deps is None:
+        return None
     user = deps.get("user_id") if isinstance(deps, Mapping) else getattr(deps, "user_id", None)
     return None if user is None else str(user)
 

@@ -5,7 +5,8 @@ Theory of operation. A router belongs to one event loop. A runtime may call its 
 - *In a thread that has no loop* (`agent.invoke()`): `run_sync` carries the call to the router's
   loop, which lets it in and gives the work a thread, so that the caller is answered at the
   deadline although a thread cannot be stopped. The caller's context variables go along. That is
-  four changes of thread, there and back twice; nobody is woken for anything else.
+  four changes of thread, there and back twice; nobody is woken for anything else. Two are the
+  least for work that may hang; the other two are because the engine is the loop's alone.
 - *On another loop*: the work belongs to that loop and the limits to this one, so it is refused.
 - *On the router's loop, with the work in a thread of the runtime's* (`thread=True`): executors
   let go of a thread whose await is cancelled, so the await is shielded; the caller is answered
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import get_running_loop
 from concurrent import futures
 from contextlib import suppress
 from contextvars import copy_context
@@ -32,6 +34,7 @@ import anyio
 from callgate.errors import InternalError
 from callgate.mounts.common import Mount
 from callgate.mounts.pool import Pool
+from callgate.router.boxed import boxed
 from callgate.router.local import CURRENT, MAX_THREADS
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from callgate.mounts.common import Caller
     from callgate.policy import Policy
     from callgate.router import Router
+    from callgate.router.boxed import Boxed
     from callgate.router.flight import Flight
 
 _log = logging.getLogger("callgate.mounts")
@@ -100,7 +104,7 @@ class RuntimeMount(Mount):
 
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
-        if asyncio.get_running_loop() is not loop_of(self.router):
+        if get_running_loop() is not loop_of(self.router):
             return _refused(refuse, self.unreachable(Unreachable("it came on another loop")))
         try:
             if listed and tool not in self._declared:
@@ -126,7 +130,7 @@ class RuntimeMount(Mount):
         """What `run` does, for a caller in a thread without a loop; `work` gets another thread."""
 
         async def call() -> Any:
-            if listed:
+            if listed and tool not in self._declared:
                 self.declare((tool,))
             apart = partial(self._in_thread, partial(_contained, work))
             return await self.run(tool, arguments, context, apart, refuse, failed=failed)
@@ -218,29 +222,32 @@ class _Errand(Generic[T]):
     """A coroutine on a loop for which a thread waits, and is woken once: when it has ended.
 
     `asyncio.run_coroutine_threadsafe` chains two futures for the same, and cannot say whether the
-    loop has turned to it.
+    loop has turned to it. The coroutine itself wakes the thread, one turn of the loop before its
+    task could.
     """
 
-    __slots__ = ("_call", "_loop", "_running", "_task")
+    __slots__ = ("_box", "_call", "_loop", "_running", "_task")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]
     ) -> None:
         self._loop = loop
         self._call = call
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._box: Boxed | None = None
         self._running = Lock()
         self._running.acquire()
 
     def start(self) -> None:
         """On the loop, in the context of the thread that asked."""
-        self._task = self._loop.create_task(self._call())
-        self._task.add_done_callback(self._ended)
+        self._task = self._loop.create_task(self._run())
 
     def wait(self) -> None:
         """In the thread: return when it has ended, raise when that cannot be expected."""
         blocked_at = monotonic() + START_S
         while not self._running.acquire(timeout=LOOK_S if self._task else min(LOOK_S, START_S)):
+            if self._task is not None and self._task.done():
+                return  # it was cancelled before it began
             if not self._loop.is_running():
                 raise Unreachable("the router's loop has stopped")
             if self._task is None and monotonic() >= blocked_at:
@@ -254,19 +261,20 @@ class _Errand(Generic[T]):
 
     def result(self) -> T:
         """In the thread, when it has ended."""
-        task = self._task
-        if task is None or task.cancelled():
+        if self._box is None:
             raise futures.CancelledError
-        return task.result()
+        answer: T = self._box.open()
+        return answer
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if not task.cancelled():
-            task.exception()  # else asyncio logs its text if nobody waits any more
-        self._running.release()
+    async def _run(self) -> None:
+        try:
+            self._box = await boxed(self._call())
+        finally:
+            self._running.release()
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 class Boxed:
     """A result, or an exception."""
 
-    __slots__ = ("error", "value")
+    __slots__ = ("error", "failed", "value")
 
     def __init__(self, value: Any, error: Exception | None = None) -> None:
         self.value = value
         self.error = error
+        self.failed = error is not None
+        """Whether it is no success: a result may report a failure, too."""
 
     def open(self) -> Any:
         """Return or raise it."""
@@ -36,9 +38,9 @@ async def boxed(work: Awaitable[Any]) -> Boxed:
         return Boxed(None, error)
 
 
-def boxed_call(function: Callable[..., Any], arguments: Any) -> Boxed:
+def boxed_call(function: Callable[[], Any]) -> Boxed:
     """Call something that does not await."""
     try:
-        return Boxed(function(**arguments))
+        return Boxed(function())
     except Exception as error:  # noqa: BLE001  # as above
         return Boxed(None, error)

@@ -14,7 +14,7 @@ import asyncio
 from asyncio import CancelledError, current_task
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from callgate.errors import CallCanceled, CallgateError
 from callgate.router import refusals, screen
@@ -36,7 +36,12 @@ MAX_THREADS = 256
 CURRENT: ContextVar[Flight | None] = ContextVar("callgate_current_flight", default=None)
 """The call whose tool is running here: what calls made inside it are nested in."""
 
+THE_TOOLS: Final = object()
+"""The `handle` of a flight whose caller gets an exception that the tool itself raised, so that it
+can be told from a decision of ours. Not the exception, which would hold on to its own frames."""
+
 _COMPLETED = Ending.COMPLETED
+_FAILED = Ending.FAILED
 
 
 class LocalRunner:
@@ -94,9 +99,13 @@ class LocalRunner:
         return await self.run(flight, tool.function, arguments)
 
     async def run(
-        self, flight: Flight, function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any]
+        self,
+        flight: Flight,
+        function: Callable[..., Awaitable[Any]],
+        arguments: Mapping[str, Any],
+        failed: Callable[[Any], bool] | None = None,
     ) -> Any:
-        """Run an async tool in this very task."""
+        """Run an async tool in this very task; `failed` tells results that report a failure."""
         if flight.queued:
             await self._wait_turn(flight)
         task = current_task()
@@ -113,9 +122,11 @@ class LocalRunner:
             else:
                 with flight.span:
                     result = await function(**arguments)
+            ending = _COMPLETED if failed is None or not failed(result) else _FAILED
         except BaseException as error:
             replaced = self._raised(flight, task, error)
             if replaced is None:
+                flight.handle = THE_TOOLS
                 raise
             await _absorb_cancel(flight, task)
             raise replaced from None
@@ -125,7 +136,7 @@ class LocalRunner:
                 flight.parent = None  # what it left running must not keep all its ancestors
         if flight.ending is not None or flight.lane.spec.max_output_bytes is not None:
             await self._check_answer(flight, task, result)
-        failure = self._engine.finish(flight, _COMPLETED)
+        failure = self._engine.finish(flight, ending)
         if failure is not None:
             raise failure
         return result
@@ -137,6 +148,7 @@ class LocalRunner:
         arguments: Mapping[str, Any],
         *,
         thread: bool,
+        failed: Callable[[Any], bool] | None = None,
     ) -> Any:
         """Run a tool beside its caller, who is answered at the deadline whatever it does."""
         if flight.queued:
@@ -144,7 +156,9 @@ class LocalRunner:
         flight.lingers = True
         flight.grace_ns = None if thread else flight.lane.spec.cancel_grace_ns
         waiter = flight.waiter = asyncio.get_running_loop().create_future()
-        work = asyncio.create_task(self._work(flight, function, arguments, thread=thread))
+        work = asyncio.create_task(
+            self._work(flight, partial(function, **arguments), failed, thread=thread)
+        )
         flight.task = work
         self._working.add(work)
         work.add_done_callback(partial(self._work_done, flight))
@@ -178,32 +192,31 @@ class LocalRunner:
             raise failure
         if flight.ending is Ending.OVERSIZED:
             raise flight.handle
-        return work.result().open()
+        box = work.result()
+        if box.error is not None:
+            flight.handle = THE_TOOLS
+        return box.open()
 
     async def _work(
         self,
         flight: Flight,
-        function: Callable[..., Any],
-        arguments: Mapping[str, Any],
+        function: Callable[[], Any],
+        failed: Callable[[Any], bool] | None,
         *,
         thread: bool,
     ) -> Boxed:
         CURRENT.set(flight)
-        if flight.span is not None:
+        if flight.span is None:
+            box = await self._do(flight, function, thread=thread)
+        else:
             with flight.span:
-                return await self._do(flight, function, arguments, thread=thread)
-        return await self._do(flight, function, arguments, thread=thread)
+                box = await self._do(flight, function, thread=thread)
+        box.failed = box.error is not None or (failed is not None and failed(box.value))
+        return box
 
-    async def _do(
-        self,
-        flight: Flight,
-        function: Callable[..., Any],
-        arguments: Mapping[str, Any],
-        *,
-        thread: bool,
-    ) -> Boxed:
+    async def _do(self, flight: Flight, function: Callable[[], Any], *, thread: bool) -> Boxed:
         if not thread:
-            return await boxed(function(**arguments))
+            return await boxed(function())
         import anyio.to_thread  # noqa: PLC0415  # 3 ms, and a gate has no tools of its own
 
         if self._threads is None:
@@ -212,7 +225,7 @@ class LocalRunner:
         def run() -> Boxed:
             if flight.ending is not None:  # it was settled while it waited for a thread
                 return Boxed(None, CallCanceled())
-            return boxed_call(function, arguments)
+            return boxed_call(function)
 
         return await anyio.to_thread.run_sync(run, limiter=self._threads)
 
@@ -220,7 +233,7 @@ class LocalRunner:
         self._working.discard(work)
         flight.parent = None
         box = None if work.cancelled() or work.exception() is not None else work.result()
-        failed = box is None or box.error is not None
+        failed = box is None or box.failed
         if flight.ending is None:
             oversized = None
             if box is not None and box.error is None:

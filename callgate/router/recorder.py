@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from callgate.audit import events
 from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
+from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from callgate.router.lanes import Lane
 
 MERGE_WINDOW_NS = 1_000_000_000
+_COMPLETED = Ending.COMPLETED
 
 
 class Recorder:
@@ -106,14 +108,17 @@ class Recorder:
         ending = flight.ending
         if record is None or ending is None:
             return
-        fragment, duration_ms = flight.lane.fragment, duration_ns // 1_000_000
-        request_id, ids = flight.request_id, flight.ids
-        sizes = flight.bytes_in, flight.bytes_out
-        if ending.code == "ok":
-            body = events.completed(fragment, request_id, ids, duration_ms, *sizes)
+        if ending is _COMPLETED:
+            body = events.completed(
+                flight.lane.fragment,
+                flight.request_id,
+                flight.ids,
+                duration_ns // 1_000_000,
+                flight.bytes_in,
+                flight.bytes_out,
+            )
         else:
-            code = ending.code
-            body = events.ended(ending.event, fragment, request_id, ids, duration_ms, code, *sizes)
+            body = _ended_otherwise(flight, ending, duration_ns)
         try:
             record(body, -1)
         finally:
@@ -220,6 +225,19 @@ class Recorder:
                     count,
                 )
             )
+
+
+def _ended_otherwise(flight: Flight, ending: Ending, duration_ns: int) -> str:
+    return events.ended(
+        ending.event,
+        flight.lane.fragment,
+        flight.request_id,
+        flight.ids,
+        duration_ns // 1_000_000,
+        ending.code,
+        flight.bytes_in,
+        flight.bytes_out,
+    )
 
 
 def _describe(limit: LimitInfo) -> str:

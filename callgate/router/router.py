@@ -7,7 +7,6 @@ State changes happen on the loop that entered it; it is not for several loops or
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,6 @@ from callgate.audit import Event
 from callgate.errors import (
     AgentUnknown,
     CallgateError,
-    InternalError,
     InvalidInput,
     PolicyDenied,
     StateUnavailable,
@@ -33,6 +31,7 @@ from callgate.router import logs, refusals
 from callgate.router.engine import Engine
 from callgate.router.entry import deadline_of
 from callgate.router.flight import Flight
+from callgate.router.guards import Guards, internal
 from callgate.router.jobs import Job, Jobs
 from callgate.router.lanes import Lane, Lanes
 from callgate.router.local import CURRENT, LocalRunner
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
 
     from callgate.audit import Sink
     from callgate.policy import PolicyError
-
-_LOG = logging.getLogger("callgate.router")
 
 F = TypeVar("F", bound=ToolFunction)
 
@@ -98,6 +95,9 @@ class Router:
         self._jobs = Jobs(self.engine)
         self._state_dir = logs.state_dir() if state_dir is None else Path(state_dir)
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
+        self.guards = Guards(
+            self.engine, self._local, self._quotas, self._known, self._lane, self._fetch_budget
+        )
         self._logs = logs.Logs(self.engine.recorders, sinks, batched=batched)
         self.meter_provider = meter_provider
         self.usages = Usages()
@@ -148,7 +148,7 @@ class Router:
         try:
             flight = self.engine.begin(lane, call, self._local, parent, now_ns, None, asked_ns)
         except Exception as fault:  # noqa: BLE001  # ours, whatever it is: nothing passes unchecked
-            raise _internal(lane, fault) from None
+            raise internal(lane, fault) from None
         if flight.__class__ is not Flight:
             raise flight  # type: ignore[misc]  # else it is an error
         if tool.is_sync or lane.spec.isolate:
@@ -159,24 +159,9 @@ class Router:
 
     async def guard(self, call: ToolCall, handler: Callable[[], Awaitable[Any]]) -> Any:
         """Run any `async def handler()` under the limits of the tool that `call` names."""
-        now_ns = monotonic_ns()
-        parent = CURRENT.get()
-        lane = self._known.get((call.caller, call.agent, call.tool))  # type: ignore[arg-type]
-        if lane is None:
-            lane = self._lane(call, parent, now_ns)
-        asked_ns = now_ns
-        if lane.quota is not None and not self._quotas.in_hand(lane):
-            lane = await self._fetch_budget(lane, call, parent, asked_ns)
-            now_ns = monotonic_ns()
-        try:
-            flight = self.engine.begin(lane, call, self._local, parent, now_ns, None, asked_ns)
-        except Exception as fault:  # noqa: BLE001  # ours, whatever it is: nothing passes unchecked
-            raise _internal(lane, fault) from None
-        if flight.__class__ is not Flight:
-            raise flight  # type: ignore[misc]  # else it is an error
-        if lane.spec.isolate:
-            return await self._local.run_apart(flight, handler, {}, thread=False)
-        return await self._local.run(flight, handler, {})
+        guards = self.guards
+        flight = guards.admit(call) or await guards.admit_unpaid(call)
+        return await guards.work(flight, handler)
 
     def submit(self, call: ToolCall) -> Job:
         """Start a call: admitted, queued or refused now; the work runs in a task of its own."""
@@ -392,9 +377,3 @@ class Router:
         if not isinstance(begun, Flight):
             raise begun
         return await self._local.run_job(begun, tool, call.arguments)
-
-
-def _internal(lane: Lane, fault: Exception) -> InternalError:
-    """A fault of ours refuses the call; its text may hold a peer's words and is not logged."""
-    _LOG.error("a fault inside the router refused a call: %s", type(fault).__name__)
-    return refusals.plain(InternalError, lane, None)

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
 SECRET = canaries(1)[0]
 
+SMALL = """
+version: 1
+agents: {web: {tools: {"*": {max_output_bytes: 64}}}}
+audit: {path: PATH}
+"""
+ISOLATED = pytest.mark.parametrize(
+    "policy",
+    [SMALL, SMALL.replace("64}", "64, isolate: task}")],
+    ids=["in the caller's task", "isolated"],
+)
+
 
 def code(error: CallgateError) -> str:
     return error.code
@@ -66,13 +77,14 @@ async def test_no_more_tools_are_declared_than_the_router_lists(desk: Desk) -> N
         assert len(mount._declared) == MAX_DECLARED
 
 
-async def test_an_exception_of_the_tool_passes_as_it_is(desk: Desk) -> None:
+@ISOLATED
+async def test_an_exception_of_the_tool_passes_as_it_is(desk: Desk, policy: str) -> None:
     failure = ValueError("mine")
 
     async def fail() -> None:
         raise failure
 
-    async with desk.router() as router:
+    async with desk.router(text=policy) as router:
         with pytest.raises(ValueError, match="mine") as raised:
             await Mount(router, "web").run("fail", {}, None, fail, code)
 
@@ -94,16 +106,31 @@ async def test_a_refusal_that_the_tool_met_itself_is_the_tools_own_failure(
     assert desk.records()[-1]["code"] == "tool.failed"
 
 
+@ISOLATED
 async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
-    desk: Desk, tools: Tools
+    desk: Desk, tools: Tools, policy: str
 ) -> None:
-    async with desk.router() as router:
+    async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
             "echo", {}, None, lambda: tools.echo("bad"), code, failed=lambda result: result == "bad"
         )
 
     assert answer == "bad"
     assert desk.events()[-1][0] == "failed"
+
+
+@ISOLATED
+async def test_a_failure_that_is_too_large_is_not_returned(
+    desk: Desk, tools: Tools, policy: str
+) -> None:
+    async with desk.router(text=policy) as router:
+        answer = await Mount(router, "web").run(
+            "echo", {}, None, lambda: tools.echo("bad" * 64), code, failed=lambda _: True
+        )
+        await until(lambda: is_idle(router))
+
+    assert answer == "limit.output_bytes"
+    assert desk.records()[-1]["code"] == "limit.output_bytes"
 
 
 async def test_a_decision_of_the_router_goes_to_refuse(desk: Desk, tools: Tools) -> None:

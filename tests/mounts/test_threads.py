@@ -160,6 +160,26 @@ async def test_a_thread_learns_that_its_call_was_cancelled_with_the_loop(desk: D
     assert isinstance(waiting.exception(), futures.CancelledError)
 
 
+async def test_a_thread_learns_that_its_call_was_cancelled_before_it_began(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def note() -> None:
+        tools.calls.append("begun")
+
+    monkeypatch.setattr(threads, "LOOK_S", 0.02)
+    async with desk.router() as router:
+        with futures.ThreadPoolExecutor(1) as pool:
+            tasks = asyncio.all_tasks()
+            waiting = pool.submit(on_loop, router, note)
+            while not (asked := asyncio.all_tasks() - tasks):  # noqa: ASYNC110  # turn by turn
+                await asyncio.sleep(0)  # what is asked in this one begins in the next
+            asked.pop().cancel()
+            await until(waiting.done)
+
+    assert isinstance(waiting.exception(), futures.CancelledError)
+    assert tools.calls == []
+
+
 async def test_what_is_asked_of_a_loop_in_vain_is_not_done_later(
     desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:

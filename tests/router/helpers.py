@@ -14,6 +14,7 @@ from callgate import CallgateError, Policy, Router, ToolCall
 from callgate.audit.events import ADMITTED, TERMINAL
 from callgate.limits.deadlines import FINE_NS
 from callgate.router import engine as engine_module
+from callgate.router import guards as guards_module
 from callgate.router import router as router_module
 from callgate.router import timer as timer_module
 
@@ -172,7 +173,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 1_000_000 * MS
-        for module in (router_module, engine_module, timer_module):
+        for module in (router_module, guards_module, engine_module, timer_module):
             monkeypatch.setattr(module, "monotonic_ns", self.read)
 
     def read(self) -> int:
