@@ -40,6 +40,7 @@ THE_TOOLS: Final = object()
 """The `handle` of a flight whose caller gets an exception that the tool itself raised, so that it
 can be told from a decision of ours. Not the exception, which would hold on to its own frames."""
 
+_NOTHING: Final = object()
 _COMPLETED = Ending.COMPLETED
 _FAILED = Ending.FAILED
 
@@ -116,6 +117,7 @@ class LocalRunner:
         flight.base_cancels = task.cancelling()
         parent = flight.parent
         CURRENT.set(flight)
+        result: Any = _NOTHING
         try:
             if flight.span is None:
                 result = await function(**arguments)
@@ -126,7 +128,8 @@ class LocalRunner:
         except BaseException as error:
             replaced = self._raised(flight, task, error)
             if replaced is None:
-                flight.handle = THE_TOOLS
+                if result is _NOTHING:  # else it is not the tool that raised, but `failed`
+                    flight.handle = THE_TOOLS
                 raise
             await _absorb_cancel(flight, task)
             raise replaced from None

@@ -120,6 +120,21 @@ async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
 
 
 @ISOLATED
+async def test_a_fault_in_telling_a_failure_is_ours(desk: Desk, tools: Tools, policy: str) -> None:
+    def look(result: Any) -> bool:
+        raise ValueError(result)
+
+    async with desk.router(text=policy) as router:
+        answer = await Mount(router, "web").run(
+            "echo", {}, None, lambda: tools.echo("x"), code, failed=look
+        )
+        await until(lambda: is_idle(router))
+
+    assert answer == "internal"
+    assert desk.events()[-1][0] == "failed"
+
+
+@ISOLATED
 async def test_a_failure_that_is_too_large_is_not_returned(
     desk: Desk, tools: Tools, policy: str
 ) -> None:
