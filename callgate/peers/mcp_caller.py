@@ -87,11 +87,10 @@ class McpCaller:
         """Handle one read; the owner flushes the hub."""
         now_ns = monotonic_ns()
         frames = self.lines.feed(data, now_ns)
-        while len(frames) > MOST_FRAMES:  # a pass of its own: the other side can begin with that
-            self._handle(frames[:MOST_FRAMES], now_ns)
-            self._hub.flush()
-            frames = frames[MOST_FRAMES:]
-        self._handle(frames, now_ns)
+        for start in range(0, len(frames), MOST_FRAMES):
+            if start:
+                self._hub.flush()  # a pass: the other side can begin
+            self._handle(frames[start : start + MOST_FRAMES], now_ns)
         if self.lines.since_ns is not None:
             self._hub.time_frame(self.lines, self.agent.name)
 

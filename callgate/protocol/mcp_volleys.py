@@ -157,8 +157,10 @@ def decode_results(frames: Sequence[bytes | Oversized]) -> Results | None:
 
 def _joined(frames: Sequence[bytes | Oversized]) -> bytes:
     """All frames; raises one of `_UNFIT` if they are no text of single lines, or too much."""
-    together = b"".join(frames)  # type: ignore[arg-type]  # else it raises
-    if len(together) > MOST_BYTES or _CR in together or _LF in together:
+    if sum(map(len, frames)) > MOST_BYTES:  # type: ignore[arg-type]  # else it raises
+        raise TypeError
+    together = b"".join(frames)  # type: ignore[arg-type]  # they are bytes
+    if _CR in together or _LF in together:
         raise TypeError
     check_utf8(together)
     return together
