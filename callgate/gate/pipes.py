@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 64 * 1024
 """A read. From 256 KiB on the C library maps memory anew for each, which costs ten times as
 much as to read a small message."""
-LARGE_READ_BYTES: Final = 1024 * 1024
-"""The next read after one that was full: then there is more to gain than that costs."""
+LARGE_READ_BYTES: Final = 512 * 1024
+"""The next read after one that was full: then there is more to gain than that costs. Half of what a
+pipe holds, so that its other side can fill the other half while this one is handled."""
 PIPE_BYTES: Final = 1024 * 1024
 """What an unprivileged process may make of a pipe on Linux; large frames need fewer turns."""
 HIGH_WATER_BYTES: Final = 1024 * 1024
