@@ -2172,24 +2172,12 @@ GAPS: Final[tuple[Gap, ...]] = (
     Gap(
         "a mount adds at most 5 % of a whole agent step, or 50 µs",
         "mounts: must reach 1",
-        "with a durable audit it is more: 84 µs or 10.3 % on FastMCP, 34 µs or 4.2 % without it "
-        "(benchmarks/mounts.py); 7.1 % on LangChain, 15.5 % for its sync `invoke`, 9.1 % for "
-        "Pydantic AI's capability, which costs 4.6 % without a hook; it holds for Pydantic AI's "
-        "toolset, 4.0 %, and OpenAI Agents, 3.4 % (benchmarks/mounts_agents.py)",
-    ),
-    Gap(
-        "`run` at windows 16 and 64: at least 0.40 and 0.30 of the direct rate",
-        "gate: must reach 1",
-        "it is 0.32 and 0.26 (window 1: 0.52, wanted 0.50; 0.49 to 0.58 in shorter runs): a call "
-        "takes the gate 8 µs of interpreter in passes of 32, 3.5 for its audit, and half as "
-        "much again because others run in between; the bare server takes 3 to 5 in all",
-    ),
-    Gap(
-        "`run`: the first answer at most 300 ms after the bare server's",
-        "gate: must reach 1",
-        "277 ms with a policy and 276 without in the last full run; in other interleaved runs 226 "
-        "and 211 in a quiet moment, 292 and 265 in a slow one: an even slower machine may be above "
-        "it; the import of pydantic is the largest part",
+        "with a durable audit it is more: 45 to 53 µs or 9 % on FastMCP, by run (29 µs without it; "
+        "benchmarks/mounts.py); 6.4 % on LangChain, where a hook that does nothing has 2.6 %; 16 % "
+        "for its sync `invoke`, where two bare changes of thread, without which a tool that hangs "
+        "holds its caller, have 6.6 %; 8.5 % for Pydantic AI's capability, where one that does "
+        "nothing has 5.2 %; it holds for Pydantic AI's toolset, 3.3 %, and OpenAI Agents, 3.5 % "
+        "(benchmarks/mounts_agents.py)",
     ),
     Gap("macOS and Windows", "launcher: other systems", "by construction only; nothing runs there"),
 )
