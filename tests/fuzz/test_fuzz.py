@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from callgate.protocol import mcp, mcp_encode
+from callgate.protocol.mcp import CALL_BYTES
 from callgate.protocol.problem import Reason
 from tests.conftest import FULL
-from tests.fuzz.run import Broken, Fuzz, Report, try_mcp
+from tests.fuzz.run import PLAIN_CALL, Broken, Fuzz, Report, try_mcp, try_together
 
 FRAMES = 1_000_000 if FULL else 40_000
 
@@ -17,7 +18,9 @@ def test_no_frame_gets_anything_but_an_answer_or_a_protocol_error() -> None:
     assert report.frames >= FRAMES
     assert set(report.taken) >= {
         "CallTool",
+        "Calls",
         "Response",
+        "Results",
         "Request",
         "Notification",
         "Cancelled",
@@ -42,6 +45,17 @@ def test_a_codec_that_lets_a_double_through_is_caught(monkeypatch: pytest.Monkey
             b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{}}}',
             Report(),
         )
+
+
+def test_a_volley_that_takes_a_double_key_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = b'"jsonrpc":"2.0",'
+    double = PLAIN_CALL.replace(again, again * 2)
+    try_together(double, Report())
+    more = CALL_BYTES + len(again) // 2
+    monkeypatch.setattr("callgate.protocol.mcp_volleys.CALL_BYTES", more)
+
+    with pytest.raises(Broken, match="another call together"):
+        try_together(double, Report())
 
 
 def test_a_codec_that_crashes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
