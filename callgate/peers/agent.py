@@ -163,14 +163,6 @@ class AgentPeer(ABC):
         else:
             self._hold(frame)
 
-    def put_all(self, frames: list[bytes]) -> None:
-        """Send frames now, or when the process is ready."""
-        if self.is_ready:
-            self.outbox.put_all(frames)
-        else:
-            for frame in frames:
-                self._hold(frame)
-
     def _hold(self, frame: bytes) -> None:
         self._held.append(frame)
         self.held_bytes += len(frame)
