@@ -9,9 +9,11 @@ import pytest
 
 from callgate.peers import volleys
 from callgate.peers.volleys import Volley
+from callgate.policy import Policy
 from callgate.router.engine import Engine
 from tests.conftest import FULL
 from tests.peers.helpers import (
+    OPEN,
     answer,
     call,
     cancel,
@@ -159,6 +161,43 @@ async def test_what_an_agent_has_not_read_is_taken_back(tmp_path: Path, clock: C
         gate.agent_pipe.open()
 
         assert [one["id"] for one in gate.to_agent()] == [1, 3]
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_cancel_in_the_same_read_reaches_a_volley_that_has_not_left(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, written: object
+) -> None:
+    disk = Disk(monkeypatch)
+    async with rig(tmp_path, clock) as gate:
+        disk.full = not written
+
+        gate.client(call(1), call(2), call(3), cancel(2))
+
+        if written:
+            assert [one["id"] for one in gate.to_agent()] == [1, 3]
+            gate.agent(answer(1), answer(3))
+            assert [one["id"] for one in gate.to_client()] == [1, 3]
+        else:
+            assert gate.to_agent() == []
+            codes = [(one["id"], code_of(one)) for one in gate.to_client()]
+            assert codes == [(1, "audit.unavailable"), (3, "audit.unavailable")]
+        gate.assert_idle()
+        disk.full = False
+    assert_each_admitted_call_ends_once(tmp_path / "audit")
+
+
+async def test_a_volley_ends_in_the_log_that_it_entered_in(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        await gate.router.reload(Policy.parse(OPEN + f"audit: {{path: {tmp_path / 'other'}}}\n"))
+        gate.client(call(3), call(4))
+
+        gate.agent(*[answer(number) for number in (1, 2, 3, 4)])
+
+        assert [one["id"] for one in gate.to_client()] == [1, 2, 3, 4]
+        gate.assert_idle()
+    for place in ("audit", "other"):
+        assert assert_each_admitted_call_ends_once(tmp_path / place) == 2
 
 
 async def test_one_that_fails_fails_alone(tmp_path: Path, clock: Clock) -> None:
