@@ -134,17 +134,14 @@ def send(caller: McpCaller, calls: Calls, now_ns: int) -> int:
 def land(volley: Volley, first_id: int, results: Sequence[Raw], now_ns: int) -> bool:
     """Pass on good answers to a call of a volley, under an id of ours, and to those that follow.
 
-    False if they are to be settled one by one; they are all calls of the volley.
+    False if they are to be settled one by one: one is too large, or was answered before. They are
+    all calls of the volley, which is not scattered: the agent still has it under the first id.
     """
     agent, caller, formation = volley.agent, volley.caller, volley.formation
     start = first_id - volley.first_id
     end = start + len(results)
     sizes = [len(result) for result in results]
-    if (
-        not formation.left  # scattered meanwhile
-        or not all(volley.frames[start:end])
-        or max(sizes) > formation.lane.output_bytes
-    ):
+    if not all(volley.frames[start:end]) or max(sizes) > formation.lane.output_bytes:
         return False
     ids = volley.ids[start:end]
     frames = jsonrpc.encode_results(ids, results)

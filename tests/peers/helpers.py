@@ -113,6 +113,8 @@ class Rig:
         self.troubles: list[tuple[StopReason, bool]] = []
         self.agent_pipe = Pipe()
         self.client_pipe = Pipe()
+        self.blanks = False
+        """Whether both sides write JSON as `json.dumps` does, and not as SDKs do."""
         wire = self.hub.wire
         spec = router.policy.gate("web")
         self.peer = kind(self.hub, spec, Outbox(wire, self.agent_pipe), self.trouble)
@@ -123,12 +125,12 @@ class Rig:
 
     def client(self, *messages: Message | bytes) -> None:
         """The client writes, and the gate reads it at once."""
-        self.caller.receive(lines(*messages))
+        self.caller.receive(lines(*messages, blanks=self.blanks))
         self.hub.flush()
 
     def agent(self, *messages: Message | bytes) -> None:
         """The agent writes, and the gate reads it at once."""
-        self.peer.receive(lines(*messages))
+        self.peer.receive(lines(*messages, blanks=self.blanks))
         self.hub.flush()
 
     def to_agent(self) -> list[Message]:
@@ -207,9 +209,12 @@ async def rig(
         assert made.faults == []
 
 
-def lines(*messages: Message | bytes) -> bytes:
+def lines(*messages: Message | bytes, blanks: bool = False) -> bytes:
+    separators = None if blanks else (",", ":")
     return b"".join(
-        message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
+        message
+        if isinstance(message, bytes)
+        else json.dumps(message, separators=separators).encode() + b"\n"
         for message in messages
     )
 

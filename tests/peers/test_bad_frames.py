@@ -16,6 +16,7 @@ from tests.peers.helpers import (
     code_of,
     events,
     initialized,
+    lines,
     note,
     refusal_of,
     request,
@@ -198,9 +199,9 @@ async def test_an_oversized_answer_ends_its_call_and_others_pass(
         assert (refused["id"], code_of(refused)) == ("a", "limit.frame_bytes")
         assert passed == answer("b")
         gate.assert_idle()
-    lines = audit_lines(tmp_path / "audit")
-    (failed,) = [line for line in lines if line["event"] == "tool.call.failed"]
-    assert (failed["code"], failed["bytes_out"]) == ("limit.frame_bytes", len(json.dumps(big)))
+    records = audit_lines(tmp_path / "audit")
+    (failed,) = [line for line in records if line["event"] == "tool.call.failed"]
+    assert (failed["code"], failed["bytes_out"]) == ("limit.frame_bytes", len(lines(big)) - 1)
 
 
 async def test_an_oversized_answer_in_pieces_is_drained(tmp_path: Path, clock: Clock) -> None:

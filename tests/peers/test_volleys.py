@@ -6,6 +6,9 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from callgate.peers import volleys
 from callgate.peers.volleys import Volley
@@ -198,6 +201,116 @@ async def test_a_volley_ends_in_the_log_that_it_entered_in(tmp_path: Path, clock
         gate.assert_idle()
     for place in ("audit", "other"):
         assert assert_each_admitted_call_ends_once(tmp_path / place) == 2
+
+
+async def test_one_that_was_answered_already_is_not_settled_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock, TIGHT) as gate:
+        gate.client(call(1), call(2), call(3))
+
+        gate.agent(answer(2))
+        gate.agent(answer(1), answer(2), answer(3))
+
+        assert [one["id"] for one in gate.to_client()] == [2, 1, 3]
+        assert gate.hub.stray == 1
+        gate.assert_idle()
+
+
+async def test_an_id_that_is_in_flight_is_refused_in_a_volley_too(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+
+        gate.client(call(2), call(3))
+
+        assert code_of(gate.one_to_client()) == "protocol.invalid"
+        gate.agent(answer(1), answer(2), answer(3))
+        assert [one["id"] for one in gate.to_client()] == [1, 2, 3]
+        gate.assert_idle()
+
+
+async def test_after_one_was_cancelled_the_others_still_run_out_of_time(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        gate.client(cancel(1))
+
+        gate.pass_ms(10_000)
+
+        late = gate.one_to_client()
+        assert (late["id"], code_of(late)) == (2, "limit.timeout")
+
+
+async def test_a_volley_does_not_overtake_who_waits(tmp_path: Path, clock: Clock) -> None:
+    policy = OPEN.replace(
+        "{web: {}}", "{web: {queue: 9, rate: {limit: 1/second, burst: 2, on_limit: wait}}}"
+    )
+    async with rig(tmp_path, clock, policy) as gate:
+        gate.client(call("a"), call("b"), call("c", arguments={"waits": True}))
+        gate.to_agent()
+        clock.now_ns += 1_100_000_000
+
+        gate.client(call("d"), call("e"))
+
+        assert gate.one_to_agent()["params"]["arguments"] == {"waits": True}
+
+
+async def test_whoever_waits_for_the_last_is_told_and_not_before(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        told: list[str] = []
+        gate.client(call(1))
+        gate.client(call(2), call(3))
+        gate.router.engine.drained = lambda: told.append("router")
+        gate.caller.on_idle = lambda: told.append("client")
+
+        gate.agent(answer(1))
+        assert told == []
+        gate.agent(answer(2), answer(3))
+
+        assert told == ["router", "client"]
+        gate.router.engine.drained = None
+
+
+async def test_answers_that_come_together_can_be_the_first_words(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        told: list[str] = []
+        gate.peer.on_handshake = lambda: told.append("speaks")
+        gate.client(call(1), call(2))
+
+        gate.agent(answer(1), answer(2))
+
+        assert told == ["speaks"]
+
+
+async def test_a_volley_that_has_ended_is_no_work_for_the_garbage_collector(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1), call(2))
+        (volley,) = set(gate.peer.pending.values())
+        assert isinstance(volley, Volley)
+
+        gate.agent(answer(1), answer(2))
+
+        assert volley.formation.handle is None
+
+
+async def test_with_tracing_each_call_has_a_span_of_its_own(tmp_path: Path, clock: Clock) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with rig(tmp_path, clock, tracer_provider=provider) as gate:
+        gate.client(call(1), call(2))
+        gate.agent(answer(1), answer(2))
+
+    assert len(exporter.get_finished_spans()) == 2
 
 
 async def test_one_that_fails_fails_alone(tmp_path: Path, clock: Clock) -> None:
@@ -443,6 +556,7 @@ async def play(
     policy = a_policy(draw)
     times = [10, 60, 6_000] if "queue: 0" in policy else [10, 60]  # else it matters who is first
     async with rig(folder, clock, policy) as gate:
+        gate.blanks = draw.random() < 0.3  # then answers are not read together
 
         def say(hear: Any, messages: list[Message | bytes]) -> None:
             if together:

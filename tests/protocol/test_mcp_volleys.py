@@ -62,6 +62,7 @@ def expanded(frames: list[bytes | Oversized]) -> list[Any]:
     [
         [call(1), call(2, arguments='{"text":"a longer one"}'), call(300)],
         [call(-5), call(0), call(MAX_ID)],
+        [call(-5), call(3), call(10)],
         [call(1, arguments='{"x":"é"}'), call(2)],
         [b'{"params":{"arguments":{},"name":"a"},"method":"tools/call","id":1,"jsonrpc":"2.0"}']
         * 2,
@@ -110,6 +111,10 @@ def test_a_blank_is_not_made_up_for_by_a_neighbour() -> None:
     with_blank = call(2).replace(b"{", b"{ ", 1)
     for short in (call("-0"), call(3, "e\u00e9"), call(3, arguments="1")):
         assert decode_calls([with_blank, short]) is None
+
+
+def test_a_tool_has_a_name() -> None:
+    assert decode_calls([call(1, ""), call(2, "")]) is None
 
 
 def test_large_frames_are_read_one_by_one() -> None:
