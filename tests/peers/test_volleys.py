@@ -384,6 +384,21 @@ async def test_the_end_of_the_router_ends_them(tmp_path: Path, clock: Clock) -> 
     assert events(tmp_path, "tool.call.") == ["admitted"] * 2 + ["cancelled"] * 2
 
 
+async def test_while_an_agent_starts_calls_are_held_one_by_one(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.dies()
+        gate.client(call(1), call(2))
+        assert gate.to_agent() == []
+
+        gate.starts()
+
+        assert [one["id"] for one in gate.to_agent()] == [1, 2]
+        gate.agent(answer(1), answer(2))
+        gate.assert_idle()
+
+
 async def test_the_end_of_the_client_cancels_them(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2), call(3))
@@ -417,11 +432,16 @@ async def test_records_that_cannot_be_written_hold_a_volley_back(
         assert gate.to_agent() == []
         assert [code_of(one) for one in gate.to_client()] == ["audit.unavailable"] * 2
         gate.assert_idle()
-        disk.full = False
 
+
+async def test_answers_whose_records_cannot_be_written_are_withheld_together(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    async with rig(tmp_path, clock) as gate:
         gate.client(call(3), call(4), call(5))
         disk.full = True
-        gate.agent(answer(3, text("secret")), answer(4, text("secret")))
+        gate.agent(answer(1, text("secret")), answer(2, text("secret")))
 
         withheld = gate.to_client()
         assert [(one["id"], code_of(one)) for one in withheld] == [
@@ -432,7 +452,7 @@ async def test_records_that_cannot_be_written_hold_a_volley_back(
         assert len(set(ids)) == 2
         assert "secret" not in str(withheld)
         disk.full = False
-        gate.agent(answer(5))
+        gate.agent(answer(3))
         assert gate.one_to_client() == answer(5)
         gate.assert_idle()
 
