@@ -201,15 +201,6 @@ class RequestIds:
             self._block = f"{self._prefix}{self._high:09x}"
         return self._block + _LOW[low]
 
-    def take(self, count: int) -> list[str]:
-        """So many new ids."""
-        low = self._low + 1
-        if low + count > _LOW_COUNT:
-            return [self.next() for _ in range(count)]
-        self._low += count
-        block = self._block
-        return [block + digits for digits in _LOW[low : low + count]]
-
 
 _LOW = [f"{low:03x}" for low in range(4096)]
 """The last digits of ids. To format a number costs more than all else that an id needs."""

@@ -1066,20 +1066,17 @@ PROTOCOLS: Final = (
         ),
     ),
     Requirement(
-        "peer.volleys",
-        "calls of one tool that come in one read are handled together, with the same outcome",
+        "peer.one_read",
+        "frames that come in one read have the outcome that they have one by one",
         ("figures: performance", "gate: must reach 1"),
         (
-            "tests/protocol/test_mcp_volleys.py::test_any_frames_together_are_what_they_are_one_by_one",
-            "tests/protocol/test_mcp_volleys.py::test_any_answers_together_are_what_they_are_one_by_one",
-            "tests/peers/test_volleys.py::test_calls_of_one_tool_enter_and_end_together",
-            "tests/peers/test_volleys.py::test_the_first_of_a_volley_enter_and_the_others_are_refused",
-            "tests/peers/test_volleys.py::test_a_cancel_takes_one_call_out_of_its_volley",
-            "tests/peers/test_volleys.py::test_when_the_agent_dies_each_call_is_answered",
-            "tests/peers/test_volleys.py::test_records_that_cannot_be_written_hold_a_volley_back",
-            "tests/peers/test_volleys.py::test_it_makes_no_difference_how_frames_are_cut_into_reads",
-            "tests/limits/test_admission.py::test_many_calls_enter_as_they_would_one_by_one",
-            "tests/test_model.py::test_ids_that_are_taken_together_are_the_next_ones",
+            "tests/fuzz/test_fuzz.py::test_a_shortcut_that_takes_a_double_key_is_caught",
+            "tests/peers/test_one_read.py::test_calls_of_one_read_are_sent_and_answered_in_their_order",
+            "tests/peers/test_one_read.py::test_the_first_calls_of_a_read_are_admitted_and_the_others_refused",
+            "tests/peers/test_one_read.py::test_a_cancel_ends_one_call_of_a_read",
+            "tests/peers/test_one_read.py::test_when_the_agent_dies_each_call_is_answered",
+            "tests/peers/test_one_read.py::test_records_that_cannot_be_written_hold_the_calls_of_a_read_back",
+            "tests/peers/test_one_read.py::test_it_makes_no_difference_how_frames_are_cut_into_reads",
         ),
     ),
     Requirement(
@@ -1592,18 +1589,6 @@ LAUNCHER: Final = (
 """Processes that cannot hurt the host."""
 
 GATE: Final = (
-    Requirement(
-        "gate.eager",
-        "what follows at once is read without a sleep; nobody is looked for in vain twice",
-        ("figures: performance", "gate: must reach 1"),
-        (
-            "tests/gate/test_eager.py::test_what_follows_at_once_is_read_before_the_loop_has_a_turn",
-            "tests/gate/test_eager.py::test_what_takes_its_time_is_left_to_the_loop",
-            "tests/gate/test_eager.py::test_one_look_in_vain_is_the_last",
-            "tests/gate/test_eager.py::test_the_loop_has_its_turn_whatever_comes",
-            "tests/gate/test_eager.py::test_what_is_held_is_not_read",
-        ),
-    ),
     Requirement(
         "gate.memory",
         "the memory of large frames is used again, and not given back after each",

@@ -10,12 +10,9 @@ was escaped once for a lane. Nothing that a peer wrote may reach them: names go 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 EventName = Literal[
     "tool.call.admitted",
@@ -248,13 +245,6 @@ def admitted(fragment: str, request_id: str, ids: str = "", queue_ms: int = 0) -
     )
 
 
-def admitted_many(fragment: str, request_ids: list[str]) -> list[str]:
-    """Bodies of `tool.call.admitted` for calls of one lane that did not wait."""
-    head = '"event":"tool.call.admitted","severity":"info","request_id":"'
-    tail = f'",{fragment},"queue_ms":0'
-    return [f"{head}{request_id}{tail}" for request_id in request_ids]
-
-
 def _prefix(event: EventName) -> str:
     text = f'"event":"{event}","severity":"{SEVERITY[event]}"'
     if event in OUTCOME:
@@ -302,14 +292,6 @@ def completed(
     if bytes_in is not None and bytes_out is not None:
         return f'{text},"bytes_in":{bytes_in},"bytes_out":{bytes_out}'
     return text + _sizes(bytes_in, bytes_out)
-
-
-def completed_many(
-    fragment: str, ended: Iterable[tuple[str, int, int]], duration_ms: int
-) -> list[str]:
-    """The same for calls of one lane that took as long: of each its id, bytes in and out."""
-    head, tail = _COMPLETED, f'",{fragment},"duration_ms":{duration_ms},"bytes_in":'
-    return [f'{head}{own_id}{tail}{came},"bytes_out":{went}' for own_id, came, went in ended]
 
 
 def _sizes(bytes_in: int | None, bytes_out: int | None) -> str:

@@ -159,18 +159,6 @@ class AuditLog:
         if opens > 0:
             self._staged_ups += opens
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether `stage` cannot fail now."""
-        return bool(self._staged) or not self._writer.trouble
-
-    def stage_many(self, bodies: list[str], opens: int) -> None:
-        """Put lines of one kind into the next `flush`, while `is_ready`."""
-        self._staged += bodies
-        self._staged_opens += opens * len(bodies)
-        if opens > 0:
-            self._staged_ups += opens * len(bodies)
-
     def flush(self) -> None:
         """Write all staged lines with one write(2): all or none."""
         staged = self._staged

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from callgate.gate.eager import Eager
-
 READ_BYTES: Final = 64 * 1024
 """A read. From 256 KiB on the C library maps memory anew for each, which costs ten times as
 much as to read a small message."""
@@ -56,7 +54,6 @@ class Reader:
         self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
     ) -> None:
         self.fd = fd
-        self.eager: Eager | None = None
         self.on_data = on_data
         self._on_end = on_end
         self.read_bytes: int | None = None
@@ -103,19 +100,7 @@ class Reader:
             if self._thread is not None:
                 self._thread.cancel()
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether it is neither held nor at its end."""
-        return not (self._ended or self._holds)
-
     def _readable(self) -> None:
-        if self.eager is None:
-            self.read()
-        else:
-            self.eager.turn(self)
-
-    def read(self) -> None:
-        """Read once, if there is something."""
         size = self.read_bytes or self._next_bytes
         try:
             data = os.read(self.fd, size)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.gate.eager import Eager, can_look
 from callgate.gate.memory import keep_blocks
 from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge
 from callgate.gate.stderr import show
@@ -162,8 +161,6 @@ class StdioGate:
         to_client.on_drained = drained
         if to_client.full:
             reader.hold("client")
-        if can_look(client, reader):
-            client.eager = reader.eager = Eager(client, reader)
 
     def _received(self, data: bytes) -> None:
         self._caller.receive(data)

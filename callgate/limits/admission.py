@@ -42,25 +42,6 @@ def admit(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> boo
     return True
 
 
-def admit_many(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int, wanted: int) -> int:
-    """Take for as many of `wanted` calls as `admit` would let in one by one; how many."""
-    count = wanted
-    for slot in slots:
-        count = min(count, slot.limit - slot.used)
-    for rate in rates:
-        count = min(count, rate.saved(now_ns))
-    if count <= 0:
-        return 0
-    for slot in slots:
-        slot.used += count
-    for rate in rates:
-        paid_until = rate.paid_until_ns
-        rate.paid_until_ns = (
-            paid_until if paid_until > now_ns else now_ns
-        ) + count * rate.interval_ns
-    return count
-
-
 def why_not(
     rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int, *, queue: bool
 ) -> Refusal | None:

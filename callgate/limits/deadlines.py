@@ -48,12 +48,7 @@ class Deadlines(Generic[T]):
 
     def add(self, item: T) -> None:
         """Watch `item.deadline_ns`; `wake_ns` may move forward."""
-        slot = self.slot_of(item.deadline_ns)
-        slot.add(item)
-        item.slot = slot  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
-
-    def slot_of(self, deadline_ns: int) -> set[T]:
-        """Where items with this deadline go, for who adds many; each has to remember it."""
+        deadline_ns = item.deadline_ns
         if deadline_ns >= self._fine_until_ns:
             slot = self._coarse.get(deadline_ns >> COARSE_BITS)
             if slot is None:
@@ -62,7 +57,8 @@ class Deadlines(Generic[T]):
             slot = self._fine.get(deadline_ns >> FINE_BITS)
             if slot is None:
                 slot = self._open_fine(deadline_ns >> FINE_BITS)
-        return slot
+        slot.add(item)
+        item.slot = slot  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
 
     def discard(self, item: T) -> None:
         """Stop watching, if it is watched. Its slot stays until its time, and is reused."""

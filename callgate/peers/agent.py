@@ -22,24 +22,19 @@ from callgate.errors import (
     ProtocolInvalid,
     ResourceLimitExceeded,
 )
-from callgate.peers import volleys
 from callgate.router import refusals
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
-    from msgspec import Raw
+    from collections.abc import Callable, Container
 
     from callgate.model import GateSpec, StopReason
     from callgate.peers.hub import Hub
     from callgate.peers.inflight import Pending
     from callgate.peers.mcp_caller import McpCaller
     from callgate.peers.outbox import Outbox
-    from callgate.peers.volleys import Volley
     from callgate.protocol.mcp import CallTool, Notification, Request
     from callgate.router.flight import Flight
-    from callgate.router.formation import Formation
 
 MAX_OVERDUE = 1_024
 """Calls that ignored their cancel and are remembered, so that a late answer is known as one."""
@@ -71,7 +66,7 @@ class AgentPeer(ABC):
         """Told when something waits for a process that is not there."""
         self.on_ready: Callable[[], None] | None = None
         """Told when nothing is held any more."""
-        self.pending: dict[int, Pending | Volley] = {}
+        self.pending: dict[int, Pending] = {}
         """What the agent has yet to answer, by our ids."""
         self.caller: McpCaller | None = None
         self.is_up = True
@@ -83,9 +78,6 @@ class AgentPeer(ABC):
         self._overdue: OrderedDict[int, Flight] = OrderedDict()
         self.last_id = 0
         """Of ours."""
-
-    encode_calls: Callable[[str, Sequence[Raw], int], list[bytes]] | None = None
-    """Encodes plain calls of one tool under ids from a first one on, if there is a quick way."""
 
     def attach(self, caller: McpCaller) -> None:
         """The one client that this agent may ask and notify."""
@@ -226,10 +218,6 @@ class AgentPeer(ABC):
             error = refusals.plain(CallCanceled, lane, flight.request_id)
         self.end(pending, Ending.CANCELLED, error)
 
-    def disband(self, formation: Formation) -> list[Flight]:
-        volley: Volley = formation.handle
-        return [pending.flight for pending in volley.scatter() if pending.flight is not None]
-
     def ignored(self, flight: Flight) -> None:
         pending: Pending = flight.handle
         self.pending.pop(pending.own_id, None)
@@ -293,7 +281,7 @@ class AgentPeer(ABC):
     def _spoiled(
         self, own_id: int, ending: Ending, error: CallgateError, size: int | None = None
     ) -> None:
-        pending = volleys.single(self.pending, own_id)
+        pending = self.pending.get(own_id)
         if pending is None:
             self.late(own_id)
             return
@@ -332,7 +320,7 @@ class AgentPeer(ABC):
         if not again:
             self.turn_away_waiting()  # else they would enter in the place of those who are lost
         unsent = self._keep_unsent() if again else frozenset()
-        gone = [one for one in volleys.singles(self.pending) if one.own_id not in unsent]
+        gone = [one for one in self.pending.values() if one.own_id not in unsent]
         for pending in gone:
             del self.pending[pending.own_id]
             self._lost(pending, reason, limit)
@@ -349,7 +337,7 @@ class AgentPeer(ABC):
         """Hold what no process can have read; our ids of that."""
         held = {id(frame) for frame in self._held}
         kept = []
-        for pending in volleys.singles(self.pending):
+        for pending in self.pending.values():
             if id(pending.sent) in held:
                 kept.append(pending.own_id)
             elif pending.caller is not None and self.outbox.take_back(pending.sent):

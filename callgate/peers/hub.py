@@ -16,13 +16,12 @@ from callgate.audit import Event
 from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError
 from callgate.peers.outbox import Wire
-from callgate.peers.volleys import Landed, Volley
 from callgate.router.alarm import Alarm
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from callgate.audit.events import EventName
     from callgate.peers.inflight import Pending
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from callgate.router.recorder import Recorder
     from callgate.router.router import Router
 
+PASS_FRAMES = 64
+"""Of one read in one pass: the other side can begin on them while the rest is handled, and what a
+pass costs whatever is in it is next to nothing by then."""
 FRAME_TIMEOUT_NS = 30_000_000_000
 """For a frame from its first byte to its last: 16 MiB at 5 Mbit/s."""
 MERGE_NS = 1_000_000_000
@@ -219,9 +221,8 @@ class Hub:
         ends, because each such turn refuses one at least.
         """
         wire = self.wire
-        started = [one for each in wire.started for one in _singles(each)]
-        ended = [one for each in wire.ended for one in _singles(each)]
-        wire.started, wire.ended = [], []
+        started, wire.started = wire.started, []
+        ended, wire.ended = wire.ended, []
         unsent = [one for one in started if _is_of(one, failed) and _is_running(one)]
         for pending in unsent:
             if pending.agent is not None:
@@ -237,12 +238,6 @@ class Hub:
         if unsent:
             self.engine.let_in(monotonic_ns())
         return bool(unsent or unanswered)
-
-
-def _singles(one: Pending | Volley | Landed) -> Iterable[Pending]:
-    if isinstance(one, Volley):
-        return one.scatter()
-    return one.singles() if isinstance(one, Landed) else (one,)
 
 
 def _is_of(pending: Pending, recorders: list[Recorder]) -> bool:

@@ -17,20 +17,18 @@ from callgate.errors import (
     LimitInfo,
     ProtocolInvalid,
 )
-from callgate.peers import volleys
 from callgate.peers.agent import AgentPeer
+from callgate.peers.hub import PASS_FRAMES
 from callgate.peers.inflight import Pending
 from callgate.peers.mcp_caller import HARD_FRAME_BYTES
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
 from callgate.peers.offer import CHANGED
 from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
-from callgate.peers.volleys import Volley
 from callgate.protocol import jsonrpc, mcp, mcp_encode, results
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
-from callgate.protocol.mcp_volleys import MOST_FRAMES, decode_one, decode_results
 from callgate.protocol.problem import ProtocolError
 from callgate.protocol.seek import seek
 from callgate.router import refusals
@@ -68,8 +66,6 @@ class McpAgent(AgentPeer):
             self.caller.outbox.put(CHANGED)
 
     # Towards the agent.
-
-    encode_calls = staticmethod(mcp_encode.encode_calls)
 
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
         own_id = pending.own_id
@@ -142,30 +138,25 @@ class McpAgent(AgentPeer):
     def receive(self, data: bytes) -> None:
         now_ns = monotonic_ns()
         frames = self.lines.feed(data, now_ns)
-        for start in range(0, len(frames), MOST_FRAMES):
-            if start:
-                self.hub.flush()  # a pass: the other side can begin
-            self._handle(frames[start : start + MOST_FRAMES], now_ns)
+        for number, frame in enumerate(frames, 1):
+            self._receive_one(frame)
+            if number % PASS_FRAMES == 0:
+                self.hub.flush()
         if self.lines.since_ns is not None:
             self.hub.time_frame(self.lines, self.name)
 
-    def _handle(self, frames: list[bytes | Oversized], now_ns: int) -> None:
-        answers = decode_results(frames) if len(frames) > 1 and self.on_handshake is None else None
-        if answers is None:
-            for frame in frames:
-                self._one(frame, now_ns)
-        else:
-            volleys.land_all(self, answers, lambda at: self._one(frames[at], now_ns), now_ns)
-
-    def _one(self, frame: bytes | Oversized, now_ns: int) -> None:
-        message = decode_one(frame)
+    def _receive_one(self, frame: bytes | Oversized) -> None:
         try:
+            if isinstance(frame, Oversized):
+                self._too_large(frame)
+                return
+            try:
+                message = mcp.decode(frame)
+            except ProtocolError as error:
+                self._reject(error)
+                return
             if isinstance(message, Response):
-                self._response(message, frame, now_ns)  # type: ignore[arg-type]  # so it was bytes
-            elif isinstance(message, ProtocolError):
-                self._reject(message)
-            elif isinstance(message, Oversized):
-                self._too_large(message)
+                self._response(message, frame)
             else:
                 self._other(message)
         except Exception as error:  # noqa: BLE001  # one frame may not stop the others
@@ -181,22 +172,14 @@ class McpAgent(AgentPeer):
         elif isinstance(message, Cancelled):
             self._cancelled(message)
 
-    def _response(self, message: Response, frame: bytes, now_ns: int) -> None:
+    def _response(self, message: Response, frame: bytes) -> None:
         own_id = message.id if isinstance(message.id, int) else 0  # no text is an id of ours
-        found = self.pending.get(own_id)
-        if found is not None and self.on_handshake is not None and self.session.initialize is None:
-            self.shook_hands()  # the era without one: any answer will do
-        if (
-            isinstance(found, Volley)
-            and not _is_failure(message, frame)
-            and volleys.land(found, own_id, [message.result], now_ns)
-        ):
-            return
-        pending = volleys.single(self.pending, own_id)
+        pending = self.pending.pop(own_id, None)
         if pending is None:
             self.late(own_id)
             return
-        del self.pending[own_id]
+        if self.on_handshake is not None and self.session.initialize is None:
+            self.shook_hands()  # the era without one: any answer will do
         if pending.stateless and not self._tools.listed and len(message.result):
             self._tools.begin()  # an error may only say that it wants `initialize` first
         flight = pending.flight
@@ -238,9 +221,7 @@ class McpAgent(AgentPeer):
         caller.answered(pending, jsonrpc.encode_response(pending.id, message))
 
     def _progress(self, message: Progress) -> None:
-        pending = (
-            volleys.single(self.pending, message.token) if isinstance(message.token, int) else None
-        )
+        pending = self.pending.get(message.token) if isinstance(message.token, int) else None
         if pending is None or pending.token is None or pending.caller is None or pending.silent:
             self.hub.stray += 1
         elif pending.flight is None or pending.flight.ending is None:
@@ -252,7 +233,7 @@ class McpAgent(AgentPeer):
             self._tools.begin()
         own_id = stream_of(message.params)
         if own_id is not None and message.params is not None:
-            listening = volleys.single(self.pending, own_id) if isinstance(own_id, int) else None
+            listening = self.pending.get(own_id) if isinstance(own_id, int) else None
             if listening is None or listening.caller is None or listening.method != LISTEN:
                 self.hub.stray += 1
                 return
@@ -271,7 +252,7 @@ class McpAgent(AgentPeer):
 
     def _cancelled(self, message: Cancelled) -> None:
         own_id = message.request_id
-        listening = volleys.single(self.pending, own_id) if isinstance(own_id, int) else None
+        listening = self.pending.get(own_id) if isinstance(own_id, int) else None
         if listening is not None and listening.caller is not None and listening.method == LISTEN:
             del self.pending[listening.own_id]
             listening.caller.stream_ended(listening)
@@ -351,7 +332,7 @@ class McpAgent(AgentPeer):
         initialize = self.session.initialize
         if initialize is None or self.session.version is None:
             self.ready()
-            if any(pending.method == "initialize" for pending in volleys.singles(self.pending)):
+            if any(pending.method == "initialize" for pending in self.pending.values()):
                 self._expect_handshake()
         else:
             self.ask("initialize", initialize, self._initialized_again, self.spec.handshake_ns)

@@ -25,15 +25,14 @@ from callgate.errors import (
 )
 from callgate.limits.deadlines import NEVER
 from callgate.model import ToolCall
-from callgate.peers import volleys
 from callgate.peers.asked import Asked
+from callgate.peers.hub import PASS_FRAMES
 from callgate.peers.inflight import MAX_REQUESTS, Pending
 from callgate.peers.subscriptions import LISTEN
 from callgate.protocol import jsonrpc, mcp, mcp_encode
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response, encode_result
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
-from callgate.protocol.mcp_volleys import MOST_FRAMES, Calls, Read, decode_all, decode_one
 from callgate.protocol.problem import ProtocolError
 from callgate.protocol.seek import seek
 from callgate.router import refusals
@@ -49,14 +48,11 @@ if TYPE_CHECKING:
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
-    from callgate.peers.volleys import Volley
     from callgate.protocol.problem import Id
     from callgate.router.lanes import Lane
 
 HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
-
-Frames = list[bytes | Oversized]
 
 
 class McpCaller:
@@ -71,7 +67,7 @@ class McpCaller:
         self.name = name
         self.lines = Lines(agent.spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.asked = Asked(hub, outbox, agent.outbox)
-        self.in_flight: dict[Id, Pending | Volley] = {}
+        self.in_flight: dict[Id, Pending] = {}
         """By the client's own ids."""
         self._others = 0
         """How many of them have no flight: other requests, and calls that wait for a quota."""
@@ -87,41 +83,25 @@ class McpCaller:
         """Handle one read; the owner flushes the hub."""
         now_ns = monotonic_ns()
         frames = self.lines.feed(data, now_ns)
-        for start in range(0, len(frames), MOST_FRAMES):
-            if start:
-                self._hub.flush()  # a pass: the other side can begin
-            self._handle(frames[start : start + MOST_FRAMES], now_ns)
+        for number, frame in enumerate(frames, 1):
+            self._receive_one(frame, now_ns)
+            if number % PASS_FRAMES == 0:
+                self._hub.flush()
         if self.lines.since_ns is not None:
             self._hub.time_frame(self.lines, self.agent.name)
 
-    def _handle(self, frames: Frames, now_ns: int) -> None:
-        if len(frames) == 1:
-            self._one(decode_one(frames[0]), now_ns)
-            return
-        for message in decode_all(frames):
-            if isinstance(message, Calls):
-                self._calls(message, now_ns)
-            else:
-                self._one(message, now_ns)
-
-    def _calls(self, calls: Calls, now_ns: int) -> None:
-        """Together, as far as that can be; the others one by one."""
+    def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
         try:
-            sent = volleys.send(self, calls, now_ns)
-        except Exception as error:  # noqa: BLE001  # others may come
-            self._hub.fault(error)
-            return  # some may have been sent, and no call may run twice
-        for own_id, arguments in zip(calls.ids[sent:], calls.arguments[sent:], strict=True):
-            self._one(CallTool(own_id, calls.name, arguments), now_ns)
-
-    def _one(self, message: Read, now_ns: int) -> None:
-        try:
+            if isinstance(frame, Oversized):
+                self._oversized(frame)
+                return
+            try:
+                message = mcp.decode(frame)
+            except ProtocolError as error:
+                self._reject(error)
+                return
             if isinstance(message, CallTool):
                 self._call(message, now_ns)
-            elif isinstance(message, ProtocolError):
-                self._reject(message)
-            elif isinstance(message, Oversized):
-                self._oversized(message)
             else:
                 self._other(message)
         except Exception as error:  # noqa: BLE001  # one frame may not stop the others
@@ -258,10 +238,6 @@ class McpCaller:
         if not pending.silent:
             pending.answer = frame
             self.outbox.put(frame)
-        self.look_if_idle()
-
-    def look_if_idle(self) -> None:
-        """Something has been answered; whoever waits for the last is told."""
         if self.on_idle is not None and not self.in_flight:
             self.on_idle()
 
@@ -285,14 +261,14 @@ class McpCaller:
     def no_more(self) -> None:
         """The client will send nothing any more: what needs it for its end, ends."""
         self.asked.close()
-        for pending in volleys.singles(self.in_flight):
+        for pending in list(self.in_flight.values()):
             if pending.method == LISTEN:
                 self._cancel(pending)
 
     def agent_gone(self) -> None:
         """There will be no agent any more: nobody else answers what waits for a quota."""
         now_ns = monotonic_ns()
-        for pending in volleys.singles(self.in_flight):
+        for pending in list(self.in_flight.values()):
             if pending.call is not None and pending.flight is None:
                 lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
                 error = refusals.plain(AgentUnavailable, lane, None)
@@ -301,7 +277,7 @@ class McpCaller:
     def closed(self) -> None:
         """The client went away: that is a cancel of everything it asked for."""
         self.asked.close()
-        for pending in volleys.singles(self.in_flight):
+        for pending in list(self.in_flight.values()):
             self._cancel(pending)
 
     def _request(self, message: Request) -> None:
@@ -329,7 +305,7 @@ class McpCaller:
         self.refused(pending, CallTimedOut(agent=self.agent.name, limit=limit))
 
     def _cancelled(self, message: Cancelled) -> None:
-        pending = volleys.single(self.in_flight, message.request_id)
+        pending = self.in_flight.get(message.request_id)
         if pending is None or pending.method == "initialize":
             self._hub.stray += 1
         else:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from callgate.peers.inflight import Pending
-    from callgate.peers.volleys import Landed, Volley
     from callgate.router.recorder import Recorder
 
 
@@ -49,12 +48,6 @@ class Outbox:
         if not frames:
             self._wire.dirty.append(self)
         frames.append(frame)
-
-    def put_all(self, frames: list[bytes]) -> None:
-        """Send them at the end of this pass."""
-        if not self._frames:
-            self._wire.dirty.append(self)
-        self._frames += frames
 
     def put_first(self, frame: bytes) -> None:
         """Send at the end of this pass, before everything that waits."""
@@ -103,9 +96,9 @@ class Wire:
         self._recorders = recorders
         self.dirty: list[Outbox] = []
         """Outboxes with something to send; one may be here twice."""
-        self.started: list[Pending | Volley] = []
+        self.started: list[Pending] = []
         """Calls that this pass sends to an agent, and whose admission it has yet to write."""
-        self.ended: list[Pending | Landed] = []
+        self.ended: list[Pending] = []
         """Calls that this pass answers, and whose end it has yet to write."""
 
     def write_down(self) -> list[Recorder]:

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from callgate.errors import AgentUnavailable, ProtocolInvalid
 from callgate.limits.deadlines import NEVER
-from callgate.peers import runtime_facade, volleys
+from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
 from callgate.peers.clock import utc_now
 from callgate.peers.heart import HEARTBEAT_MS, Heart
@@ -296,8 +296,7 @@ class RuntimeAgent(AgentPeer):
 
     def _result(self, body: table.Result) -> None:
         own_id = _own_id(body.call_id)
-        pending = volleys.single(self.pending, own_id)
-        self.pending.pop(own_id, None)
+        pending = self.pending.pop(own_id, None)
         flight = None if pending is None else pending.flight
         if pending is None or flight is None:
             self.late(own_id)
@@ -320,7 +319,7 @@ class RuntimeAgent(AgentPeer):
         self.answer(pending, ending, encode_result(pending.id, result))
 
     def _stream(self, body: table.Stream) -> None:
-        pending = volleys.single(self.pending, _own_id(body.call_id))
+        pending = self.pending.get(_own_id(body.call_id))
         flight = None if pending is None else pending.flight
         if pending is None or flight is None or flight.ending or body.seq <= pending.seq:
             self.hub.stray += 1

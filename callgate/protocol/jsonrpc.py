@@ -29,8 +29,6 @@ from callgate.protocol.problem import Id, ProtocolError, Reason
 from callgate.protocol.seek import seek_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from callgate.errors import CallgateError
 
 ENVELOPE: Final = Known(("jsonrpc", "id", "method", "params", "result", "error"))
@@ -136,16 +134,6 @@ def encode_result(own_id: Id, result: Raw | bytes) -> bytes:
     if own_id.__class__ is int:
         return b"".join((b'{"jsonrpc":"2.0","id":%d,"result":' % own_id, result, b"}\n"))
     return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(own_id), b',"result":', result, b"}\n"))
-
-
-def encode_results(ids: Sequence[Id], results: Sequence[Raw]) -> list[bytes]:
-    """Answers with the given results."""
-    return [
-        b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (own_id, result)
-        if own_id.__class__ is int
-        else encode_result(own_id, result)
-        for own_id, result in zip(ids, results, strict=True)
-    ]
 
 
 def encode_error(own_id: Id | None, error: CallgateError) -> bytes:

@@ -17,7 +17,7 @@ from callgate.protocol.mcp import CANCELLED, PROGRESS, PROGRESS_TOKEN, TIMEOUT_M
 from callgate.protocol.members import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from callgate.errors import CallgateError
     from callgate.protocol.mcp import CallTool, Notification, Request
@@ -51,15 +51,6 @@ def encode_call(
         parts += (b",", encode_json(call.extra)[1:-1])
     parts.append(b"}}\n")
     return b"".join(parts)
-
-
-def encode_calls(name: str, arguments: Sequence[Raw], first_id: int) -> list[bytes]:
-    """Calls of one tool without `_meta`, passed on under ids from `first_id` on."""
-    head = b',"method":"tools/call","params":{"name":%b,"arguments":' % encode_json(name)
-    return [
-        b'{"jsonrpc":"2.0","id":%d%b%b}}\n' % (own_id, head, each)
-        for own_id, each in enumerate(arguments, first_id)
-    ]
 
 
 def encode_request(request: Request, own_id: Id, token: Id | None = None) -> bytes:

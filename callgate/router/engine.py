@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from callgate.errors import AuditUnavailable, CallCanceled, CallgateError
 from callgate.limits.admission import admit, release, undo
 from callgate.limits.deadlines import NEVER, Deadlines
-from callgate.router import formation, refusals, screen
+from callgate.router import refusals, screen
 from callgate.router.entry import deadline_of, no_room
 from callgate.router.flight import Ending, Flight
 from callgate.router.identity import identify, is_identified
@@ -44,9 +44,7 @@ class Engine:
         "deadlines",
         "drained",
         "flights",
-        "formations",
         "new_id",
-        "new_ids",
         "recorders",
         "spans",
     )
@@ -54,16 +52,13 @@ class Engine:
     def __init__(self, ids: RequestIds, spans: Spans, rearm: Callable[[], None]) -> None:
         self.flights: dict[str, Flight] = {}
         """Calls that wait or run, by request id."""
-        self.formations: set[formation.Formation] = set()
-        """Calls that run together; none of them is among the flights."""
-        self.deadlines: Deadlines[Flight | formation.Formation | Alarm] = Deadlines()
+        self.deadlines: Deadlines[Flight | Alarm] = Deadlines()
         self.recorders: list[Recorder] = []
         """The current policy's first, then those that calls in flight still need."""
         self.spans = spans
         self.armed_ns = NEVER
         """When the router's timer will fire; kept by the router."""
         self.new_id = ids.next
-        self.new_ids = ids.take
         self.drained: Callable[[], None] | None = None
         """Told when the last call has ended, while somebody waits for that."""
         self._rearm = rearm
@@ -77,22 +72,6 @@ class Engine:
             times.append(self._room.refill_ns)
         wake_ns = self.deadlines.wake_ns
         return min((time for time in times if time is not None and time < wake_ns), default=wake_ns)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether calls wait."""
-        return bool(self._room.agents)
-
-    def rearm_if_sooner(self) -> None:
-        """A deadline was added."""
-        if self.deadlines.wake_ns < self.armed_ns:
-            self._rearm()
-
-    def have_left(self, now_ns: int) -> None:
-        """Calls have given their places back."""
-        self._tell_if_drained()
-        if self._room.agents:
-            self.let_in(now_ns)
 
     def begin(  # noqa: C901, PLR0912  # the way in, read in one piece; a call costs less than a helper
         self,
@@ -173,8 +152,8 @@ class Engine:
                 self.watch(flight)
         if flight.span is not None:
             self.spans.end(flight.span, ending.code)
-        if self.drained is not None:
-            self._tell_if_drained()
+        if self.drained is not None and not self.flights:
+            self.drained()
         failure = None
         try:
             lane.recorder.ended(flight, duration_ns)
@@ -204,7 +183,7 @@ class Engine:
 
     def cancel(self, request_id: str) -> bool:
         """End a call for its caller; False if it is not in flight."""
-        flight = self.flights.get(request_id) or formation.single(self, request_id)
+        flight = self.flights.get(request_id)
         if flight is None:
             return False
         if flight.queued:
@@ -279,9 +258,6 @@ class Engine:
         for due in self.deadlines.due(now_ns):
             if isinstance(due, Flight):
                 self._expire(due, now_ns)
-            elif isinstance(due, formation.Formation):
-                for flight in due.owner.disband(due):
-                    self._expire(flight, now_ns)
             else:
                 due.ring(now_ns)
         if self._room.agents:
@@ -289,10 +265,6 @@ class Engine:
         for recorder in self.recorders:
             if recorder.flush_ns is not None and recorder.flush_ns <= now_ns:
                 recorder.flush_merged()
-
-    def _tell_if_drained(self) -> None:
-        if self.drained is not None and not self.flights and not self.formations:
-            self.drained()
 
     def _start(self, flight: Flight, now_ns: int) -> CallgateError | None:
         """Record an admitted call and watch its deadline; on failure it never was."""
@@ -384,7 +356,8 @@ class Engine:
         """Look at it again at its `deadline_ns`; `deadlines.discard` takes that back."""
         if item.deadline_ns < NEVER:
             self.deadlines.add(item)
-            self.rearm_if_sooner()
+            if self.deadlines.wake_ns < self.armed_ns:
+                self._rearm()
 
     def _release(self, flight: Flight, now_ns: int) -> None:
         """Give the places back, once; calls that wait for them enter."""

@@ -15,8 +15,6 @@ from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from callgate.audit import AuditLog, Event
     from callgate.router.flight import Flight
     from callgate.router.lanes import Lane
@@ -124,27 +122,6 @@ class Recorder:
         finally:
             if self.retired and not self.batched:
                 self._close_if_idle()
-
-    @property
-    def takes_many(self) -> bool:
-        """Whether many records can be taken at once, and none of them fails before `flush`."""
-        return self.log is None or (self.batched and self.log.is_ready)
-
-    def admitted_many(self, lane: Lane, request_ids: list[str]) -> None:
-        """Calls enter without having waited; `takes_many` was asked."""
-        if self.log is not None:
-            self.log.stage_many(events.admitted_many(lane.fragment, request_ids), 1)
-
-    def completed_many(
-        self, lane: Lane, ended: Iterable[tuple[str, int, int]], duration_ns: int
-    ) -> None:
-        """Admitted calls ended well, all after the same time; `takes_many` was asked.
-
-        Of each its id, and the sizes of arguments and result.
-        """
-        if self.log is not None:
-            duration_ms = duration_ns // 1_000_000
-            self.log.stage_many(events.completed_many(lane.fragment, ended, duration_ms), -1)
 
     def late(self, flight: Flight, duration_ns: int) -> None:
         """Work answered after its call had been settled."""

@@ -26,7 +26,6 @@ from callgate.errors import (
 from callgate.limits.counters import Counters
 from callgate.model import ANONYMOUS, ANY, RequestIds, ToolCall
 from callgate.policy import Policy, Row
-from callgate.router import formation as formations
 from callgate.router import logs, refusals
 from callgate.router.engine import Engine
 from callgate.router.entry import deadline_of
@@ -283,7 +282,6 @@ class Router:
         engine = self.engine
         empty = asyncio.Event()
         engine.drained = empty.set
-        formations.disband_all(engine)
         self._jobs.cancel_unpaid()
         for request_id in list(engine.flights):
             engine.cancel(request_id)

@@ -18,8 +18,7 @@ def snapshot(
     rates, slots = counters.shared()
     return {
         "policy": lanes.policy.revision,
-        "in_flight": sum(not flight.queued for flight in engine.flights.values())
-        + sum(formation.left for formation in engine.formations),
+        "in_flight": sum(not flight.queued for flight in engine.flights.values()),
         "queued": sum(flight.queued for flight in engine.flights.values()),
         "callers": counters.callers,
         "rates": [

@@ -64,10 +64,6 @@ class ToolStats:
         """How many calls ended."""
         return sum(self.duration_buckets)
 
-    def started(self) -> None:
-        """An admitted call starts; exactly one `ended` follows."""
-        self.in_flight += 1
-
     def ended(self, code: str, duration_ns: int) -> None:
         """An admitted call ended with `OK` or an error's code."""
         self.in_flight -= 1
@@ -77,13 +73,6 @@ class ToolStats:
             self.outcomes[code] += 1
         except KeyError:
             self.outcomes[code] = 1
-
-    def completed(self, count: int, duration_ns: int) -> None:
-        """So many admitted calls ended well, each after that time."""
-        self.in_flight -= count
-        self.duration_buckets[bisect_left(DURATION_BOUNDS_NS, duration_ns)] += count
-        self.duration_ns += count * duration_ns
-        self.outcomes[OK] += count
 
     def refused(self, code: str, scope_kind: str | None = None) -> None:
         """A call was not admitted; the kind of scope is that of the limit that spoke."""

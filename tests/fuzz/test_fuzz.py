@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from callgate.protocol import mcp, mcp_encode
-from callgate.protocol.mcp import CALL_BYTES
 from callgate.protocol.problem import Reason
 from tests.conftest import FULL
-from tests.fuzz.run import PLAIN_CALL, Broken, Fuzz, Report, try_mcp, try_together
+from tests.fuzz.run import GOOD_CALL, Broken, Fuzz, Report, try_both_ways, try_mcp
 
 FRAMES = 1_000_000 if FULL else 40_000
 
@@ -18,9 +17,7 @@ def test_no_frame_gets_anything_but_an_answer_or_a_protocol_error() -> None:
     assert report.frames >= FRAMES
     assert set(report.taken) >= {
         "CallTool",
-        "Calls",
         "Response",
-        "Results",
         "Request",
         "Notification",
         "Cancelled",
@@ -47,15 +44,14 @@ def test_a_codec_that_lets_a_double_through_is_caught(monkeypatch: pytest.Monkey
         )
 
 
-def test_a_volley_that_takes_a_double_key_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortcut_that_takes_a_double_key_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     again = b'"jsonrpc":"2.0",'
-    double = PLAIN_CALL.replace(again, again * 2)
-    try_together(double, Report())
-    more = CALL_BYTES + len(again) // 2
-    monkeypatch.setattr("callgate.protocol.mcp_volleys.CALL_BYTES", more)
+    double = GOOD_CALL.replace(again, again * 2)
+    try_both_ways(double, Report())
+    monkeypatch.setattr(mcp, "CALL_BYTES", mcp.CALL_BYTES + len(again))
 
-    with pytest.raises(Broken, match="another call together"):
-        try_together(double, Report())
+    with pytest.raises(Broken, match="by the shortcut"):
+        try_both_ways(double, Report())
 
 
 def test_a_codec_that_crashes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

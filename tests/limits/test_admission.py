@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.limits.admission import Refusal, admit, admit_many, release, shadow, undo, why_not
+from callgate.limits.admission import Refusal, admit, release, shadow, undo, why_not
 from callgate.limits.rate import Rate
 from callgate.model import Scope
 from tests.conftest import FULL
@@ -90,24 +90,6 @@ def test_a_call_enters_everywhere_or_nowhere() -> None:
             assert after == (owed_ns, used)
         answers.append(admitted)
     assert min(answers.count(True), answers.count(False)) > CASES // 5
-
-
-def test_many_calls_enter_as_they_would_one_by_one() -> None:
-    random = Random(7)  # noqa: S311
-    counts = []
-    for _ in range(CASES):
-        seed = random.randrange(2**32)
-        rates, slots, now_ns = random_counters(Random(seed))  # noqa: S311
-        wanted = random.randrange(1, 9)
-
-        count = admit_many(rates, slots, now_ns, wanted)
-
-        same_rates, same_slots, _ = random_counters(Random(seed))  # noqa: S311
-        one_by_one = [admit(same_rates, same_slots, now_ns) for _ in range(wanted)]
-        assert one_by_one == [True] * count + [False] * (wanted - count)
-        assert state(rates, slots, now_ns) == state(same_rates, same_slots, now_ns)
-        counts.append(count - wanted)
-    assert {0, -1, -2} < set(counts)
 
 
 def test_a_call_that_is_undone_leaves_every_counter_as_it_was() -> None:

@@ -50,9 +50,9 @@ def recorded() -> Recorded:
 def used(agent: str | None = "web", tool: str | None = "search") -> ToolStats:
     stats = ToolStats(agent, tool)
     for code, duration_ns in (("ok", 5 * MS), ("ok", 15 * MS), ("limit.timeout", 400_000 * MS)):
-        stats.started()
+        stats.in_flight += 1
         stats.ended(code, duration_ns)
-    stats.started()
+    stats.in_flight += 1
     stats.refused("limit.rate", "agent")
     stats.shadow("limit.concurrency", "tool")
     stats.waited(250 * MS)
@@ -210,7 +210,7 @@ def test_collecting_beside_a_busy_loop_never_fails(
         number = 0
         while not stop.is_set():
             number += 1
-            stats.started()
+            stats.in_flight += 1
             stats.ended(f"code.{number % 5_000}", MS)
             stats.refused(f"code.{number % 5_000}", "agent")
 
@@ -239,7 +239,7 @@ from callgate.telemetry.stats import ToolStats
 reader = InMemoryMetricReader()
 provider = MeterProvider([reader], shutdown_on_exit=False)
 stats = ToolStats("web", "search")
-stats.started()
+stats.in_flight += 1
 sources = [Metrics(lambda: [stats])] if {early} else []
 metrics.set_meter_provider(provider)
 sources += [Metrics(lambda: [stats]), Metrics(lambda: [stats], meter_provider=provider)]

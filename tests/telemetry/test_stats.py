@@ -13,8 +13,8 @@ MS = 1_000_000
 def test_a_call_is_in_flight_from_start_to_end() -> None:
     stats = ToolStats("web", "search")
 
-    stats.started()
-    stats.started()
+    stats.in_flight += 1
+    stats.in_flight += 1
     stats.ended(OK, 5 * MS)
 
     assert stats.in_flight == 1
@@ -25,7 +25,7 @@ def test_each_outcome_has_its_own_count() -> None:
     stats = ToolStats("web", "search")
 
     for code in (OK, "limit.timeout", OK, "tool.failed", "limit.timeout"):
-        stats.started()
+        stats.in_flight += 1
         stats.ended(code, MS)
 
     assert stats.outcomes == {OK: 2, "limit.timeout": 2, "tool.failed": 1}
@@ -39,7 +39,7 @@ def test_each_outcome_has_its_own_count() -> None:
 )
 def test_a_bound_belongs_to_its_bucket(duration_ns: int, bucket: int) -> None:
     stats = ToolStats("web", "search")
-    stats.started()
+    stats.in_flight += 1
 
     stats.ended(OK, duration_ns)
 
@@ -51,7 +51,7 @@ def test_every_duration_is_in_exactly_one_bucket(durations: list[int]) -> None:
     stats = ToolStats("web", "search")
 
     for duration_ns in durations:
-        stats.started()
+        stats.in_flight += 1
         stats.ended(OK, duration_ns)
 
     for index, bound in enumerate(DURATION_BOUNDS_NS):

@@ -1,4 +1,4 @@
-"""Volleys: what comes in one read ends as what comes frame by frame, only sooner."""
+"""What comes in one read ends as what comes frame by frame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from callgate.peers import volleys
-from callgate.peers.volleys import Volley
 from callgate.policy import Policy
-from callgate.router.engine import Engine
 from tests.conftest import FULL
 from tests.peers.helpers import (
     OPEN,
@@ -51,23 +48,13 @@ agents: {web: {}}
 """
 
 
-class Alone(Exception):
-    """A call was let in, or ended, by itself."""
+class Fault(Exception):
+    """A fault of ours."""
 
 
-@pytest.fixture
-def nothing_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Single calls cannot begin or end."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise Alone
-
-    monkeypatch.setattr(Engine, "begin", refuse)
-    monkeypatch.setattr(Engine, "finish", refuse)
-
-
-@pytest.mark.usefixtures("nothing_goes_alone")
-async def test_calls_of_one_tool_enter_and_end_together(tmp_path: Path, clock: Clock) -> None:
+async def test_calls_of_one_read_are_sent_and_answered_in_their_order(
+    tmp_path: Path, clock: Clock
+) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call("a"), call(2), call("c"))
         sent = gate.to_agent()
@@ -85,7 +72,6 @@ async def test_calls_of_one_tool_enter_and_end_together(tmp_path: Path, clock: C
         assert stats["outcomes"] == {"ok": 3}
 
 
-@pytest.mark.usefixtures("nothing_goes_alone")
 async def test_without_an_audit_too(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock, audited=False) as gate:
         gate.client(call(1), call(2))
@@ -95,7 +81,7 @@ async def test_without_an_audit_too(tmp_path: Path, clock: Clock) -> None:
         gate.assert_idle()
 
 
-async def test_the_first_of_a_volley_enter_and_the_others_are_refused(
+async def test_the_first_calls_of_a_read_are_admitted_and_the_others_refused(
     tmp_path: Path, clock: Clock
 ) -> None:
     async with rig(tmp_path, clock, TIGHT) as gate:
@@ -111,7 +97,7 @@ async def test_the_first_of_a_volley_enter_and_the_others_are_refused(
         gate.assert_idle()
 
 
-async def test_a_call_of_a_volley_runs_out_of_time_by_itself(tmp_path: Path, clock: Clock) -> None:
+async def test_a_call_runs_out_of_time_by_itself(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
         first, _ = gate.to_agent()
@@ -124,7 +110,6 @@ async def test_a_call_of_a_volley_runs_out_of_time_by_itself(tmp_path: Path, clo
         assert code_of(gate.one_to_client()) == "limit.timeout"
 
 
-@pytest.mark.usefixtures("nothing_goes_alone")
 async def test_answers_may_come_one_by_one_and_in_any_order(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(*[call(f"c{number}") for number in range(1, 7)])
@@ -141,7 +126,7 @@ async def test_answers_may_come_one_by_one_and_in_any_order(tmp_path: Path, cloc
     assert_each_admitted_call_ends_once(tmp_path / "audit")
 
 
-async def test_a_cancel_takes_one_call_out_of_its_volley(tmp_path: Path, clock: Clock) -> None:
+async def test_a_cancel_ends_one_call_of_a_read(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2), call(3))
         gate.to_agent()
@@ -167,7 +152,7 @@ async def test_what_an_agent_has_not_read_is_taken_back(tmp_path: Path, clock: C
 
 
 @pytest.mark.parametrize("written", [True, False])
-async def test_a_cancel_in_the_same_read_reaches_a_volley_that_has_not_left(
+async def test_a_cancel_in_the_same_read_reaches_a_call_that_has_not_left(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, written: object
 ) -> None:
     disk = Disk(monkeypatch)
@@ -189,7 +174,9 @@ async def test_a_cancel_in_the_same_read_reaches_a_volley_that_has_not_left(
     assert_each_admitted_call_ends_once(tmp_path / "audit")
 
 
-async def test_a_volley_ends_in_the_log_that_it_entered_in(tmp_path: Path, clock: Clock) -> None:
+async def test_calls_end_in_the_log_that_they_were_admitted_in(
+    tmp_path: Path, clock: Clock
+) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
         await gate.router.reload(Policy.parse(OPEN + f"audit: {{path: {tmp_path / 'other'}}}\n"))
@@ -217,9 +204,7 @@ async def test_one_that_was_answered_already_is_not_settled_again(
         gate.assert_idle()
 
 
-async def test_an_id_that_is_in_flight_is_refused_in_a_volley_too(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_an_id_that_is_in_flight_is_refused(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
 
@@ -244,7 +229,7 @@ async def test_after_one_was_cancelled_the_others_still_run_out_of_time(
         assert (late["id"], code_of(late)) == (2, "limit.timeout")
 
 
-async def test_a_volley_does_not_overtake_who_waits(tmp_path: Path, clock: Clock) -> None:
+async def test_a_read_does_not_overtake_calls_that_wait(tmp_path: Path, clock: Clock) -> None:
     policy = OPEN.replace(
         "{web: {}}", "{web: {queue: 9, rate: {limit: 1/second, burst: 2, on_limit: wait}}}"
     )
@@ -289,17 +274,16 @@ async def test_answers_that_come_together_can_be_the_first_words(
         assert told == ["speaks"]
 
 
-async def test_a_volley_that_has_ended_is_no_work_for_the_garbage_collector(
+async def test_a_call_that_has_ended_is_no_work_for_the_garbage_collector(
     tmp_path: Path, clock: Clock
 ) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
-        (volley,) = set(gate.peer.pending.values())
-        assert isinstance(volley, Volley)
+        flights = [one.flight for one in gate.peer.pending.values()]
 
         gate.agent(answer(1), answer(2))
 
-        assert volley.formation.handle is None
+        assert [one and one.handle for one in flights] == [None, None]
 
 
 async def test_with_tracing_each_call_has_a_span_of_its_own(tmp_path: Path, clock: Clock) -> None:
@@ -361,9 +345,7 @@ async def test_when_the_agent_dies_each_call_is_answered(
         gate.assert_idle()
 
 
-async def test_a_call_of_a_volley_can_be_ended_by_its_request_id(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_call_can_be_ended_by_its_request_id(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1), call(2))
         _, second = audit_lines(tmp_path / "audit")[-2:]
@@ -411,18 +393,7 @@ async def test_the_end_of_the_client_cancels_them(tmp_path: Path, clock: Clock) 
         assert gate.to_agent() == [cancel(1), cancel(3)]
 
 
-async def test_what_was_answered_is_not_kept_for_the_others(tmp_path: Path, clock: Clock) -> None:
-    async with rig(tmp_path, clock) as gate:
-        gate.client(*[call(number, "echo", {"x": "y" * 1000}) for number in range(1, 5)])
-        gate.agent(answer(1), answer(2), answer(3))
-
-        (volley,) = set(gate.peer.pending.values())
-        assert isinstance(volley, Volley)
-
-        assert [len(frame) > 1000 for frame in volley.frames] == [False, False, False, True]
-
-
-async def test_records_that_cannot_be_written_hold_a_volley_back(
+async def test_records_that_cannot_be_written_hold_the_calls_of_a_read_back(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -465,7 +436,7 @@ async def test_one_frame_that_meets_a_fault_does_not_stop_the_others(
 
         def fail(message: Any, now_ns: int) -> None:
             if message.name == "bad":
-                raise Alone
+                raise Fault
             real(message, now_ns)
 
         monkeypatch.setattr(gate.caller, "_call", fail)
@@ -476,26 +447,10 @@ async def test_one_frame_that_meets_a_fault_does_not_stop_the_others(
             "echo",
             None,
         ]
-        assert [type(one) for one in gate.faults] == [Alone]
+        assert [type(one) for one in gate.faults] == [Fault]
         gate.faults.clear()
         gate.agent(answer(1), answer(2), answer(3, {}))
         gate.assert_idle()
-
-
-async def test_a_volley_that_meets_a_fault_is_not_tried_again_call_by_call(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with rig(tmp_path, clock) as gate:
-
-        def fail(*_: Any) -> int:
-            raise Alone
-
-        monkeypatch.setattr(volleys, "send", fail)
-        gate.client(call(1), call(2), request(3, "ping"))
-
-        assert [one["method"] for one in gate.to_agent()] == ["ping"]
-        assert [type(one) for one in gate.faults] == [Alone]
-        gate.faults.clear()
 
 
 def a_policy(draw: random.Random) -> str:
@@ -519,9 +474,9 @@ agents:
 """
 
 
-def a_volley(draw: random.Random, first_id: int) -> list[Message | bytes]:
+def a_read(draw: random.Random, first_id: int) -> list[Message | bytes]:
     """What a client writes at once: mostly calls of one tool."""
-    volley: list[Message | bytes] = []
+    read: list[Message | bytes] = []
     tool = draw.choice(["echo", "echo", "slow", "nothing"])
     for number in range(first_id, first_id + draw.randrange(1, 20)):
         chance = draw.random()
@@ -529,18 +484,18 @@ def a_volley(draw: random.Random, first_id: int) -> list[Message | bytes]:
         if chance < 0.1:
             tool = draw.choice(["echo", "slow", "nothing", "unheard-of"])
         if chance < 0.8:
-            volley.append(call(own_id, tool, {"x": "y" * draw.randrange(9)}))
+            read.append(call(own_id, tool, {"x": "y" * draw.randrange(9)}))
         elif chance < 0.85:
-            volley.append(call(own_id, tool, progressToken=number))
+            read.append(call(own_id, tool, progressToken=number))
         elif chance < 0.88:
-            volley.append(call(draw.randrange(first_id, number + 1), tool))
+            read.append(call(draw.randrange(first_id, number + 1), tool))
         elif chance < 0.92:
-            volley.append(cancel(draw.randrange(first_id)))  # what was sent; else it is taken back
+            read.append(cancel(draw.randrange(first_id)))  # what was sent; else it is taken back
         elif chance < 0.96:
-            volley.append(request(own_id, "ping"))
+            read.append(request(own_id, "ping"))
         else:
-            volley.append(b"rubbish\n")
-    return volley
+            read.append(b"rubbish\n")
+    return read
 
 
 def replies(draw: random.Random, asked: list[Message]) -> list[Message | bytes]:
@@ -576,7 +531,7 @@ async def play(
     policy = a_policy(draw)
     times = [10, 60, 6_000] if "queue: 0" in policy else [10, 60]  # else it matters who is first
     async with rig(folder, clock, policy) as gate:
-        gate.blanks = draw.random() < 0.3  # then answers are not read together
+        gate.blanks = draw.random() < 0.3
 
         def say(hear: Any, messages: list[Message | bytes]) -> None:
             if together:
@@ -588,9 +543,9 @@ async def play(
         asked: list[Message] = []
         next_id = 1
         for _ in range(12):
-            volley = a_volley(draw, next_id)
-            next_id += len(volley)
-            say(gate.client, volley)
+            read = a_read(draw, next_id)
+            next_id += len(read)
+            say(gate.client, read)
             sent = gate.to_agent()
             to_agent += sent
             asked += [one for one in sent if "id" in one and one["method"] != "tools/list"]
@@ -615,7 +570,7 @@ async def play(
 def told(folder: Path) -> tuple[list[Any], list[Any]]:
     """The audit's story of each call, and all else.
 
-    Stories are not told in one order: calls that wait enter after a whole volley has ended.
+    Stories are not told in one order: calls that wait are admitted after all of a read has ended.
     """
     stories: dict[str, list[Any]] = {}
     others = []
