@@ -1390,9 +1390,9 @@ LAUNCHER: Final = (
         "restarts with backoff, a maximum and a brake on storms",
         ("launcher: life",),
         (
-            "tests/launcher/test_restart.py::test_the_wait_doubles_up_to_the_longest_and_then_it_stays_down",
-            "tests/launcher/test_restart.py::test_no_more_than_ten_starts_fit_into_a_minute",
-            "tests/launcher/test_restart.py::test_a_restart_follows_only_what_the_policy_says",
+            "tests/gate/test_restart.py::test_the_wait_doubles_up_to_the_longest_and_then_it_stays_down",
+            "tests/gate/test_restart.py::test_no_more_than_ten_starts_fit_into_a_minute",
+            "tests/gate/test_restart.py::test_a_restart_follows_only_what_the_policy_says",
         ),
     ),
     Requirement(

@@ -388,6 +388,6 @@ def _agent_name(command: str) -> str:
 
 
 def _say(text: str) -> None:
-    from callgate.gate.stderr import show
+    from callgate.gate.stderr import write_stderr
 
-    show(f"callgate: {text}\n".encode("utf-8", "backslashreplace"))
+    write_stderr(f"callgate: {text}\n".encode("utf-8", "backslashreplace"))

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.gate.memory import keep_blocks
-from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge
-from callgate.gate.stderr import show
+from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge, keep_blocks
+from callgate.gate.stderr import UNREADABLE, ended, write_stderr
 from callgate.gate.supervisor import Supervisor
-from callgate.gate.words import UNREADABLE, ended
 from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
 from callgate.peers.hub import Hub
@@ -75,7 +73,7 @@ class StdioGate:
         self.hub = hub = Hub(router)
         hub.on_fault = self._fault
         hub.on_first_rejected = lambda reason: say(UNREADABLE.format(reason))
-        stderr = UntilReady(show)
+        stderr = UntilReady(write_stderr)
         self.supervisor = Supervisor(
             hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
         )

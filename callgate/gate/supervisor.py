@@ -8,21 +8,22 @@ memory is paused: its workspace is kept, and it is resumed with backoff, or by t
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 import uuid
+from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.gate.chronicle import Chronicle
 from callgate.gate.connection import Connection
-from callgate.gate.words import how_it_ended
+from callgate.gate.restart import Again, Down, Restarts
+from callgate.gate.stderr import how_it_ended
 from callgate.launcher.history import RunRecord
 from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
-from callgate.launcher.restart import Again, Down, Restarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 _MS_NS = 1_000_000
 EOF_GRACE_S = 2.0
 """How long an agent may take to end by itself when its stdin has: what MCP asks it to do."""
+MAX_UNWRITTEN = 64
+"""Beyond it the oldest are not written: a history that stays locked costs no memory."""
+HISTORY_S = 3.0
+"""For the last records, when all is over; a locked file is tried for 2 s."""
 
 _EVENTS: dict[str, EventName] = {
     "stopped": "agent.run_stopped",
@@ -66,7 +71,7 @@ class Supervisor:
         self._spec = spec
         self._stderr = stderr
         self._secrets = secrets
-        self._chronicle = Chronicle(history)
+        self._history = HistoryWriter(history)
         self._say = say
         self._restarts = Restarts(spec.restart)
         self._wanted = asyncio.Event()
@@ -102,7 +107,7 @@ class Supervisor:
             self._gone(peer, "failed_to_start", None)
             raise
         finally:
-            await self._chronicle.close()
+            await self._history.close()
 
     async def _live(self, peer: AgentPeer, first: Run | None) -> Stopped:
         self._restarts.started(monotonic_ns())
@@ -305,7 +310,42 @@ class Supervisor:
                 usage=msgspec.to_builtins(stopped.usage),
                 limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
             )
-        self._chronicle.put(record)
+        self._history.put(record)
+
+
+class HistoryWriter:
+    """Write runs into the history, in order and beside everything else; None writes nothing.
+
+    The file is shared with every other callgate of this user, and SQLite waits for its lock: nobody
+    whose agent has died waits for that.
+    """
+
+    def __init__(self, history: History | None) -> None:
+        self._history = history
+        self._waiting: deque[RunRecord] = deque(maxlen=MAX_UNWRITTEN)
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, record: RunRecord) -> None:
+        """Write a run down soon; one that cannot be written is no reason not to run."""
+        if self._history is None:
+            return
+        self._waiting.append(record)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write(self._history))
+
+    async def close(self) -> None:
+        """Wait until what there is to write is written, or cannot be."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=HISTORY_S)
+
+    async def _write(self, history: History) -> None:
+        try:
+            while self._waiting:
+                record = self._waiting.popleft()
+                with suppress(sqlite3.Error, OSError):
+                    await asyncio.to_thread(history.put, record)
+        finally:
+            self._task = None
 
 
 def _is_lacking(effect: Effect) -> bool:

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from hmac import compare_digest
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,6 @@ from callgate.errors import AgentUnavailable, ProtocolInvalid
 from callgate.limits.deadlines import NEVER
 from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
-from callgate.peers.clock import utc_now
 from callgate.peers.heart import HEARTBEAT_MS, Heart
 from callgate.peers.offer import CHANGED, is_denied_to_client
 from callgate.protocol import mcp_encode, runtime
@@ -111,11 +111,11 @@ class RuntimeAgent(AgentPeer):
         )
         own_id = f"{_CALL}{pending.own_id}"
         if flight is None:
-            return runtime.encode(body, own_id, utc_now())
+            return runtime.encode(body, own_id, _utc_now())
         return runtime.encode(
             body,
             own_id,
-            utc_now(),
+            _utc_now(),
             request_id=flight.request_id,
             correlation_id=flight.correlation_id,
         )
@@ -378,9 +378,14 @@ class RuntimeAgent(AgentPeer):
 
     def _encode(self, body: table.Body, **chain: Any) -> bytes:
         self._sent += 1
-        return runtime.encode(body, f"core-{self._sent}", utc_now(), **chain)
+        return runtime.encode(body, f"core-{self._sent}", _utc_now(), **chain)
 
 
 def _own_id(call_id: str) -> int:
     """Our number of a call; 0, which no call has, for what is not one of ours."""
     return int(call_id) if call_id.isascii() and call_id.isdigit() and len(call_id) < 20 else 0  # noqa: PLR2004
+
+
+def _utc_now() -> str:
+    """Return the wall clock's time as RFC 3339."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

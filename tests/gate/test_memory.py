@@ -9,7 +9,7 @@ import pytest
 ROUNDS = 300
 LARGE = """
 import os, resource, sys
-from callgate.gate.memory import keep_blocks
+from callgate.gate.pipes import keep_blocks
 from callgate.gate.pipes import LARGE_READ_BYTES, enlarge
 if sys.argv[1] == "kept":
     keep_blocks()

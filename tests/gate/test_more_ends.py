@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from callgate.gate.chronicle import MAX_WAITING, Chronicle
-from callgate.gate.supervisor import Supervisor
+from callgate.gate.supervisor import MAX_UNWRITTEN, HistoryWriter, Supervisor
 from callgate.launcher.history import RunRecord
 from callgate.launcher.protocol import Stopped
 from callgate.model import LaunchSpec, RestartSpec
@@ -189,14 +188,14 @@ class Slow:
 
 async def test_a_history_that_stays_locked_keeps_only_the_last_runs_waiting() -> None:
     history = Slow()
-    chronicle = Chronicle(history)  # type: ignore[arg-type]  # only `put` is used
-    for number in range(MAX_WAITING * 2):
-        chronicle.put(RunRecord(str(number), "web", started_ms=0, state="running"))
+    writer = HistoryWriter(history)  # type: ignore[arg-type]  # only `put` is used
+    for number in range(MAX_UNWRITTEN * 2):
+        writer.put(RunRecord(str(number), "web", started_ms=0, state="running"))
 
     history.go.set()
-    await chronicle.close()
+    await writer.close()
 
-    assert history.written == [str(number) for number in range(MAX_WAITING, MAX_WAITING * 2)]
+    assert history.written == [str(number) for number in range(MAX_UNWRITTEN, MAX_UNWRITTEN * 2)]
 
 
 async def test_what_ails_a_process_that_is_gone_is_not_held_against_the_next() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.gate.words import how_it_ended
+from callgate.gate.stderr import how_it_ended
 from callgate.launcher.protocol import Stopped
 from tests.gate.helpers import OPEN, REFERENCE, Gate, agent, tool, until
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.gate.restart import STORM_NS, STORM_STARTS, Again, Down, Restarts
 from callgate.launcher.protocol import Stopped
-from callgate.launcher.restart import STORM_NS, STORM_STARTS, Again, Down, Restarts
 from callgate.model import RestartSpec
 
 SECOND = 1_000_000_000
