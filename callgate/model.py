@@ -17,6 +17,12 @@ ANONYMOUS = "anonymous"
 ANY = "*"
 """The key of everything that the policy does not name."""
 
+OTHERS = "~others"
+"""The name that the callers beyond `MAX_LIVE` share."""
+
+MAX_LIVE = 65_536
+"""Callers and buckets that may be live at once: some 50 MB of them."""
+
 ScopeKind = Literal["global", "caller", "agent", "tool"]
 IgnoredCancel = Literal["release", "restart", "kill"]
 

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from callgate import CallgateError, Policy, Router, ToolCall
 from callgate.audit.names import caller_name
 from callgate.errors import RateLimited
-from callgate.router import identity, lanes, local
+from callgate.router import flight, lanes, local
 from callgate.router.engine import Engine
 from callgate.telemetry.spans import Spans
 from callgate.telemetry.stats import ToolStats
@@ -350,7 +350,7 @@ def leak_tool(patch: pytest.MonkeyPatch) -> None:
 
 
 def leak_id(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(identity, "_uuid", lambda given: json.dumps(str(given))[1:-1])
+    patch.setattr(flight, "_uuid", lambda given: json.dumps(str(given))[1:-1])
 
 
 def leak_message(patch: pytest.MonkeyPatch) -> None:

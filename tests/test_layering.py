@@ -70,10 +70,10 @@ PURE = frozenset(
         "protocol/runtime",
         "protocol/runtime_table",
         "protocol/seek",
+        "router/usage",
         "telemetry/carrier",
         "telemetry/names",
         "telemetry/stats",
-        "telemetry/usage",
     }
 )
 """No clock, no IO, no event loop: the caller passes time, entropy and bytes."""

@@ -283,7 +283,7 @@ def _default_policy() -> Policy:
     """Zero configuration: the profile for a person at a client, and an audit at home."""
     from callgate.audit.files import check_writable
     from callgate.policy import Policy
-    from callgate.router.logs import state_dir
+    from callgate.stores.place import state_dir
 
     path = str(state_dir() / "audit")
     error = check_writable(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from callgate.launcher.protocol import Run
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
-    from callgate.router.alarm import Alarm
+    from callgate.router.timer import TimedCallback
 
 LAST_WORDS_S = 1.0
 """What a process wrote before it ended is read for at most so long after its end."""
@@ -46,7 +46,7 @@ class Connection:
         enlarge(stdin)
         enlarge(stdout)
         self._ended = asyncio.Event()
-        self._deaf: Alarm | None = None
+        self._deaf: TimedCallback | None = None
         self._closing = False
         self._drains: list[Drain] = []
         self.writer: Writer | PacedWriter = Writer(stdin, self._closed_by_agent)

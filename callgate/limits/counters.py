@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING
 from callgate.limits.quota import Quota
 from callgate.limits.rate import Rate
 from callgate.limits.slots import Slots
+from callgate.model import MAX_LIVE, OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.model import QuotaSpec, RateSpec, Scope, SlotSpec
 
-MAX_LIVE = 65_536
-"""Callers and buckets that may be live at once: some 50 MB of them."""
 LOOKS_PER_NEWCOMER = 2
 """Old callers that are looked at for each new one: the table shrinks twice as fast as it grows."""
-OTHERS = "~others"
-"""The name that the callers beyond the bound share."""
 
 
 class Caller:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.peers.hub import Hub
-    from callgate.router.alarm import Alarm
+    from callgate.router.timer import TimedCallback
 
 HEARTBEAT_MS: Final = 5_000
 MISSED_BEATS: Final = 3
@@ -32,7 +32,7 @@ class Heart:
         self.interval_ms = interval_ms
         self._unhealthy = unhealthy
         self._missed = 0
-        self._alarm: Alarm | None = None
+        self._alarm: TimedCallback | None = None
 
     def beat(self) -> None:
         """The agent lives: expect the next one."""

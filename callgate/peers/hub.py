@@ -16,7 +16,7 @@ from callgate.audit import Event
 from callgate.audit.merge import Merger
 from callgate.errors import AuditUnavailable, CallgateError
 from callgate.peers.outbox import Wire
-from callgate.router.alarm import Alarm
+from callgate.router.timer import TimedCallback
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 
@@ -121,13 +121,13 @@ class Hub:
         )
         router.timer.after_wake = self.flush
 
-    def alarm(self, delay_ns: int, ring: Callable[[int], None]) -> Alarm:
+    def alarm(self, delay_ns: int, ring: Callable[[int], None]) -> TimedCallback:
         """Have `ring(now_ns)` called after `delay_ns`."""
-        alarm = Alarm(monotonic_ns() + delay_ns, ring)
+        alarm = TimedCallback(monotonic_ns() + delay_ns, ring)
         self.engine.watch(alarm)
         return alarm
 
-    def silence(self, alarm: Alarm | None) -> None:
+    def silence(self, alarm: TimedCallback | None) -> None:
         """Take an alarm back."""
         if alarm is not None:
             self.engine.deadlines.discard(alarm)

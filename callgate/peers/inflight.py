@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from callgate.protocol.jsonrpc import Response
     from callgate.protocol.mcp import CallTool
     from callgate.protocol.problem import Id
-    from callgate.router.alarm import Alarm
     from callgate.router.flight import Flight
+    from callgate.router.timer import TimedCallback
 
 MAX_REQUESTS = 256
 """Requests other than tool calls that one connection may have in flight; the design's figure,
@@ -44,7 +44,7 @@ class Pending(msgspec.Struct, eq=False):
     """Of a tool call that waits for its turn."""
     method: str = ""
     """Of a request other than a tool call."""
-    alarm: Alarm | None = None
+    alarm: TimedCallback | None = None
     """Its deadline while it has no flight."""
     on_answer: Callable[[Response | None], None] | None = None
     """Of a request of ours; None means that no answer came in time."""

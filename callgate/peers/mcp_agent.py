@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from callgate.peers.agent import Trouble
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
-    from callgate.router.alarm import Alarm
     from callgate.router.flight import Flight
+    from callgate.router.timer import TimedCallback
 
 
 class McpAgent(AgentPeer):
@@ -54,7 +54,7 @@ class McpAgent(AgentPeer):
         self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.session = McpSession()
         self._tools = ToolLister(self)
-        self._handshake: Alarm | None = None
+        self._handshake: TimedCallback | None = None
         self._pinging = False
 
     def use(self, spec: GateSpec) -> None:

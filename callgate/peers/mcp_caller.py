@@ -36,8 +36,8 @@ from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, R
 from callgate.protocol.problem import ProtocolError
 from callgate.protocol.seek import seek
 from callgate.router import refusals
-from callgate.router.entry import deadline_of
 from callgate.router.flight import Flight
+from callgate.router.queues import deadline_of
 from callgate.router.quotas import SHADOW_NS
 
 if TYPE_CHECKING:

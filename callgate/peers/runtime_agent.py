@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from callgate.peers.outbox import Outbox
     from callgate.protocol.framing import Oversized
     from callgate.protocol.mcp import CallTool, Notification, Request
-    from callgate.router.alarm import Alarm
     from callgate.router.flight import Flight
+    from callgate.router.timer import TimedCallback
 
 _MS_NS: Final = 1_000_000
 _METHOD_NOT_FOUND: Final = -32601
@@ -67,7 +67,7 @@ class RuntimeAgent(AgentPeer):
         self._token: str | None = None
         self._session: str | None = None
         self._heart = Heart(hub, self.name, heartbeat_ms, self._mark_unhealthy)
-        self._handshake: Alarm | None = None
+        self._handshake: TimedCallback | None = None
         self._listing: list[Pending] = []
         """Clients' `tools/list` that wait for the first registration."""
         self._has_listed = False

@@ -18,19 +18,17 @@ from callgate.errors import AuditUnavailable, CallCanceled, CallgateError
 from callgate.limits.admission import admit, release, undo
 from callgate.limits.deadlines import NEVER, Deadlines
 from callgate.router import refusals, screen
-from callgate.router.entry import deadline_of, no_room
-from callgate.router.flight import Ending, Flight
-from callgate.router.identity import identify, is_identified
-from callgate.router.waiting import WaitingRoom
+from callgate.router.flight import Ending, Flight, identify, is_identified
+from callgate.router.queues import Queues, deadline_of, no_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.model import RequestIds, ToolCall
-    from callgate.router.alarm import Alarm
     from callgate.router.flight import Owner
     from callgate.router.lanes import Lane
     from callgate.router.recorder import Recorder
+    from callgate.router.timer import TimedCallback
     from callgate.telemetry.spans import Spans
 
 
@@ -38,8 +36,8 @@ class Engine:
     """Lets calls in and out."""
 
     __slots__ = (
+        "_queues",
         "_rearm",
-        "_room",
         "armed_ns",
         "deadlines",
         "drained",
@@ -52,7 +50,7 @@ class Engine:
     def __init__(self, ids: RequestIds, spans: Spans, rearm: Callable[[], None]) -> None:
         self.flights: dict[str, Flight] = {}
         """Calls that wait or run, by request id."""
-        self.deadlines: Deadlines[Flight | Alarm] = Deadlines()
+        self.deadlines: Deadlines[Flight | TimedCallback] = Deadlines()
         self.recorders: list[Recorder] = []
         """The current policy's first, then those that calls in flight still need."""
         self.spans = spans
@@ -62,14 +60,14 @@ class Engine:
         self.drained: Callable[[], None] | None = None
         """Told when the last call has ended, while somebody waits for that."""
         self._rearm = rearm
-        self._room = WaitingRoom()
+        self._queues = Queues()
 
     @property
     def wake_ns(self) -> int:
         """When `wake` has something to do."""
         times = [recorder.flush_ns for recorder in self.recorders]
-        if self._room.agents:
-            times.append(self._room.refill_ns)
+        if self._queues.agents:
+            times.append(self._queues.refill_ns)
         wake_ns = self.deadlines.wake_ns
         return min((time for time in times if time is not None and time < wake_ns), default=wake_ns)
 
@@ -105,7 +103,7 @@ class Engine:
             refused = screen.refuse_early(lane, request_id, bytes_in, time_ns())
             if refused is not None:
                 return self.refuse_call(lane, refused, call, parent, now_ns)
-        if self._room.agents:
+        if self._queues.agents:
             self.let_in(now_ns)  # then none of those who wait could use what this one takes
         enters = admit(lane.rates, lane.slots, now_ns)
         if not enters:
@@ -197,7 +195,7 @@ class Engine:
     def turn_away(self, flight: Flight, error: CallgateError) -> None:
         """Refuse a call that waits."""
         now_ns = monotonic_ns()
-        self._room.remove(flight, now_ns)
+        self._queues.remove(flight, now_ns)
         self._turn_away(flight, error, now_ns)
         flight.owner.turned_away(flight)
 
@@ -205,7 +203,7 @@ class Engine:
         """The caller of a call that waits, or has just been let in, went away."""
         if flight.queued:
             now_ns = monotonic_ns()
-            self._room.remove(flight, now_ns)
+            self._queues.remove(flight, now_ns)
             error = refusals.plain(CallCanceled, flight.lane, flight.request_id)
             self._turn_away(flight, error, now_ns)
         else:  # also one whose places went back already, by the grace: it still has no end
@@ -249,7 +247,7 @@ class Engine:
 
     def let_in(self, now_ns: int) -> None:
         """Let waiting calls in, as far as there is room."""
-        self._room.let_in(now_ns, lambda flight: self._enter(flight, now_ns))
+        self._queues.let_in(now_ns, lambda flight: self._enter(flight, now_ns))
         if self.wake_ns < self.armed_ns:
             self._rearm()
 
@@ -259,8 +257,8 @@ class Engine:
             if isinstance(due, Flight):
                 self._expire(due, now_ns)
             else:
-                due.ring(now_ns)
-        if self._room.agents:
+                due.callback(now_ns)
+        if self._queues.agents:
             self.let_in(now_ns)
         for recorder in self.recorders:
             if recorder.flush_ns is not None and recorder.flush_ns <= now_ns:
@@ -305,7 +303,7 @@ class Engine:
 
     def _wait(self, flight: Flight, now_ns: int) -> CallgateError | None:
         """Put a call into its agent's queue; others may leave it for that, or this one at once."""
-        self._room.add(flight, now_ns)
+        self._queues.add(flight, now_ns)
         self.flights[flight.request_id] = flight
         self.watch(flight)
         self.let_in(now_ns)
@@ -325,7 +323,7 @@ class Engine:
 
     def _expire(self, flight: Flight, now_ns: int) -> None:
         if flight.queued:
-            self._room.remove(flight, now_ns)
+            self._queues.remove(flight, now_ns)
             self._turn_away(flight, refusals.expired(flight, now_ns), now_ns)
             flight.owner.turned_away(flight)
         elif not flight.holds_slots:
@@ -352,7 +350,7 @@ class Engine:
         flight.deadline_ns = flight.enforced_ns
         self.watch(flight)
 
-    def watch(self, item: Flight | Alarm) -> None:
+    def watch(self, item: Flight | TimedCallback) -> None:
         """Look at it again at its `deadline_ns`; `deadlines.discard` takes that back."""
         if item.deadline_ns < NEVER:
             self.deadlines.add(item)
@@ -369,5 +367,5 @@ class Engine:
             slot.used -= 1
         if lane.shadow_slots:
             release(lane.shadow_slots)
-        if self._room.agents:
+        if self._queues.agents:
             self.let_in(now_ns)

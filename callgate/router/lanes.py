@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from callgate.audit import events
 from callgate.audit.names import caller_name, safe_tool
-from callgate.limits.counters import OTHERS
 from callgate.limits.deadlines import NEVER
 from callgate.limits.queue import Queue
-from callgate.model import ANONYMOUS, ANY
+from callgate.model import ANONYMOUS, ANY, OTHERS
 from callgate.telemetry.stats import ToolStats
 
 if TYPE_CHECKING:

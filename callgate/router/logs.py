@@ -1,30 +1,54 @@
-"""Opening and closing what the router writes: the audit logs, and where state is kept. IO."""
+"""Opening and closing the audit logs, and the sinks that outlive the logs of a reload. IO."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from callgate.audit import AuditLog
 from callgate.audit.files import load_key
+from callgate.audit.sinks import Pump, close_pumps
 from callgate.model import ANY
 from callgate.router.recorder import Recorder
-from callgate.router.sinks import Kept, close_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from callgate.audit import Sink
     from callgate.policy import Policy
 
 
-def state_dir() -> Path:
-    """Where state that outlives a process is kept, as the XDG specification has it."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "callgate"
+class SharedSink:
+    """A program's own sink under several logs: closed with the last of them, after `let_go`.
+
+    Each log copies to its sinks from a thread of its own and closes them at its end. A sink is
+    promised one thread at a time and one `close`, so this stands between the two.
+    """
+
+    __slots__ = ("_lock", "_sink", "_wanted", "name")
+
+    def __init__(self, sink: Sink) -> None:
+        self.name = sink.name
+        self._sink = sink
+        self._lock = Lock()
+        self._wanted = True
+
+    def emit(self, lines: Sequence[bytes]) -> None:
+        """Hand lines on, one log at a time."""
+        with self._lock:
+            self._sink.emit(lines)
+
+    def close(self) -> None:
+        """One log has ended, or all of them have."""
+        if not self._wanted:
+            with self._lock:
+                self._sink.close()
+
+    def let_go(self) -> None:
+        """No log will use it any more; the next `close` is the last."""
+        self._wanted = False
 
 
 class Logs:
@@ -35,7 +59,7 @@ class Logs:
     def __init__(self, recorders: list[Recorder], sinks: Iterable[Sink], *, batched: bool) -> None:
         """`recorders` is the engine's: the current policy's first, then those still needed."""
         self._recorders = recorders
-        self._sinks = tuple(Kept(sink) for sink in sinks)
+        self._sinks = tuple(SharedSink(sink) for sink in sinks)
         self._batched = batched
         self._dropped = 0
 
@@ -62,7 +86,7 @@ class Logs:
         """Close all of them, and the sinks."""
         for recorder in self._recorders:
             recorder.close()
-        close_kept(self._sinks)
+        _close_shared(self._sinks)
 
     async def _recorder(self, policy: Policy) -> Recorder:
         spec = policy.audit
@@ -98,3 +122,12 @@ def install_key(directory: Path) -> bytes | None:
         return load_key(directory)
     except (OSError, ValueError):
         return None
+
+
+def _close_shared(sinks: Iterable[SharedSink]) -> None:
+    """Close sinks whose logs have all been closed; waits for none of them long."""
+    pumps = []
+    for sink in sinks:
+        sink.let_go()
+        pumps.append(Pump(sink))
+    close_pumps(pumps)

@@ -15,8 +15,8 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from callgate.errors import StateUnavailable
-from callgate.limits.quota_store import QuotaStore
 from callgate.model import ANY
+from callgate.stores.sqlite import QuotaStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,21 +28,22 @@ from callgate.model import ANONYMOUS, ANY, RequestIds, ToolCall
 from callgate.policy import Policy, Row
 from callgate.router import logs, refusals
 from callgate.router.engine import Engine
-from callgate.router.entry import deadline_of
 from callgate.router.flight import Flight
 from callgate.router.guards import Guards, internal
 from callgate.router.jobs import Job, Jobs
 from callgate.router.lanes import Lane, Lanes
 from callgate.router.local import CURRENT, LocalRunner
+from callgate.router.queues import deadline_of
 from callgate.router.quotas import SHADOW_NS, Quotas, space_of
 from callgate.router.recorder import Recorder
 from callgate.router.snapshot import snapshot
 from callgate.router.timer import Timer
 from callgate.router.tools import Tool, ToolFunction
+from callgate.router.usage import Usages
+from callgate.stores.place import state_dir as default_state_dir
 from callgate.telemetry import names
 from callgate.telemetry.metrics import Metrics
 from callgate.telemetry.spans import Spans
-from callgate.telemetry.usage import Usages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -92,7 +93,7 @@ class Router:
         self.listed_tools = self._lanes.listed
         self._local = LocalRunner(self.engine)
         self._jobs = Jobs(self.engine)
-        self._state_dir = logs.state_dir() if state_dir is None else Path(state_dir)
+        self._state_dir = default_state_dir() if state_dir is None else Path(state_dir)
         self._quotas = Quotas(self._state_dir / "quota.db", space_of(policy))
         self.guards = Guards(
             self.engine, self._local, self._quotas, self._known, self._lane, self._fetch_budget

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from callgate.limits.counters import Counters
     from callgate.router.engine import Engine
     from callgate.router.lanes import Lanes
-    from callgate.telemetry.usage import Usages
+    from callgate.router.usage import Usages
 
 
 def snapshot(

@@ -1,4 +1,7 @@
-"""The one timer of a router: armed for the engine's next moment, and never early."""
+"""The one timer of a router, and functions that are to be called once at a given time.
+
+The timer is armed for the engine's next moment, and never early.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,19 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from callgate.limits.deadlines import Timed
     from callgate.router.engine import Engine
+
+
+class TimedCallback:
+    """A function that the engine calls once, with `now_ns`, at or after a time."""
+
+    __slots__ = ("callback", "deadline_ns", "slot")
+
+    def __init__(self, deadline_ns: int, callback: Callable[[int], None]) -> None:
+        self.deadline_ns = deadline_ns
+        self.callback = callback
+        self.slot: set[Timed] | None = None
 
 
 class Timer:

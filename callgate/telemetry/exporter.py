@@ -24,8 +24,8 @@ from callgate.telemetry.stats import DURATION_BOUNDS_NS, ToolStats
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
+    from callgate.router.usage import AgentUsage
     from callgate.telemetry.metrics import Metrics
-    from callgate.telemetry.usage import AgentUsage
 
 Labels = tuple[tuple[str, str], ...]
 Rows = Iterator[tuple[Labels, float]]

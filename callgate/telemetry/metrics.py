@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import MeterProvider
 
+    from callgate.router.usage import AgentUsage
     from callgate.telemetry.stats import ToolStats
-    from callgate.telemetry.usage import AgentUsage
 
 Read = Callable[[], int]
 Table = tuple[str, Callable[[], Mapping[str, int]]]

@@ -5,8 +5,8 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.limits.counters import MAX_LIVE, OTHERS, Caller, Counters
-from callgate.model import Scope, SlotSpec
+from callgate.limits.counters import Caller, Counters
+from callgate.model import MAX_LIVE, OTHERS, Scope, SlotSpec
 from tests.conftest import FULL
 from tests.limits.helpers import (
     AGENT,

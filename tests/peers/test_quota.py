@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.limits.quota_store import QuotaStore
 from callgate.peers.inflight import MAX_REQUESTS
+from callgate.stores.sqlite import QuotaStore
 from tests.peers.helpers import FOREVER_S, answer, call, cancel, code_of, events, rig, settle
 
 if TYPE_CHECKING:

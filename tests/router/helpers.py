@@ -147,7 +147,7 @@ def assert_nothing_is_left(router: Router) -> None:
     agents = [*router._lanes.agents.values(), router._lanes._stranger]
     assert used_slots(router) == {}
     assert engine.flights == {}
-    assert engine._room.agents == {}
+    assert engine._queues.agents == {}
     assert [len(agent.queue) for agent in agents] == [0] * len(agents)
     assert [item for slot in watched for item in slot] == []
     assert [caller.name for caller in router._counters._callers.values() if caller.pins] == []

@@ -13,12 +13,12 @@ import pytest
 
 from callgate import Policy, QuotaExceeded, Router, ToolCall
 from callgate.errors import LimitInfo
-from callgate.limits import quota_store
 from callgate.limits.quota import Quota
-from callgate.limits.quota_store import QuotaStore
 from callgate.router import engine as engine_module
 from callgate.router import quotas as quotas_module
 from callgate.router import router as router_module
+from callgate.stores import sqlite
+from callgate.stores.sqlite import QuotaStore
 from tests.limits.helpers import HOUR_NS
 from tests.router.helpers import (
     FOREVER_S,
@@ -291,7 +291,7 @@ async def test_who_has_no_quota_needs_no_store(tmp_path: Path) -> None:
 async def test_a_store_that_another_process_holds_refuses_when_its_patience_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quota_store, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     async with running(policy(FIVE), tmp_path) as router:
         await router.call(call(caller="bob"))
         with sqlite3.connect(tmp_path / "state" / "quota.db", isolation_level=None) as other:

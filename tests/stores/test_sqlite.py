@@ -12,8 +12,8 @@ from time import monotonic
 
 import pytest
 
-from callgate.limits.counters import OTHERS
-from callgate.limits.quota_store import QuotaStore
+from callgate.model import OTHERS
+from callgate.stores.sqlite import QuotaStore
 from tests.conftest import FULL
 from tests.limits.helpers import HOUR_NS, MINUTE_NS
 
@@ -23,7 +23,7 @@ BLOCK = 10
 SPENDER = """
 import sqlite3, sys
 from pathlib import Path
-from callgate.limits.quota_store import QuotaStore
+from callgate.stores.sqlite import QuotaStore
 path, limit = Path(sys.argv[1]), int(sys.argv[2])
 def patiently(act):
     while True:
@@ -179,7 +179,7 @@ def test_a_process_killed_at_any_moment_never_gives_budget_back(path: Path) -> N
 def test_a_file_that_another_process_holds_is_an_error_in_bounded_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.limits.quota_store.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("callgate.stores.sqlite.BUSY_TIMEOUT_S", 0.05)
     with closing(QuotaStore(path, "test")) as store, closing(sqlite3.connect(path)) as other:
         reserve(store)
         other.execute("BEGIN IMMEDIATE")
@@ -199,7 +199,7 @@ def test_a_file_that_another_process_is_just_making_is_waited_for(
     path.parent.mkdir()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("callgate.limits.quota_store.time.sleep", lambda _: other.rollback())
+        monkeypatch.setattr("callgate.stores.sqlite.time.sleep", lambda _: other.rollback())
 
         with closing(QuotaStore(path, "test")) as store:
             assert reserve(store) == BLOCK
@@ -208,7 +208,7 @@ def test_a_file_that_another_process_is_just_making_is_waited_for(
 def test_a_file_that_stays_locked_while_it_is_opened_is_an_error_in_bounded_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.limits.quota_store.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("callgate.stores.sqlite.BUSY_TIMEOUT_S", 0.05)
     path.parent.mkdir()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from callgate.limits.counters import MAX_LIVE, OTHERS
+from callgate.model import MAX_LIVE, OTHERS
 
 if TYPE_CHECKING:
     from pathlib import Path

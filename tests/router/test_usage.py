@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from callgate.model import RunState, Usage
+from callgate.router.usage import Usages
 from callgate.telemetry.metrics import Metrics
-from callgate.telemetry.usage import Usages
 from tests.telemetry.test_metrics import Recorded
 
 WEB = {"gen_ai.agent.name": "web"}
