@@ -9,12 +9,11 @@ one that has begun, and a frame that has not begun can be taken back.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from aiolimiter import AsyncLimiter
 
-from callgate.gate.pipes import FLOOD_FRAMES, HIGH_WATER_BYTES, LOW_WATER_BYTES
+from callgate.gate.pipes import FrameQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,49 +42,22 @@ class Pace:
             size -= step
 
 
-class PacedWriter:
+class PacedWriter(FrameQueue):
     """A `Pipe` that writes no faster than its pace."""
 
     def __init__(self, writer: Writer, pace: Pace) -> None:
+        super().__init__()
         self._writer = writer
         self._pace = pace
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0
-        self._begun = False
-        """Whether some of the first frame has been written."""
         self._closed = False
-        self.full = False
         self._task: asyncio.Task[None] | None = None
-        self.on_full: Callable[[], None] = _nothing
-        self.on_drained: Callable[[], None] = _nothing
-
-    @property
-    def flooded(self) -> bool:
-        """Whether far more waits than anybody reads."""
-        return len(self._waiting) > FLOOD_FRAMES
 
     def write(self, frames: list[bytes], first: Sequence[bytes] = ()) -> None:
         if self._closed:
             return
-        position = 1 if self._begun else 0
-        for frame in reversed(first):
-            self._waiting.insert(position, frame)
-        self._waiting.extend(frames)
-        self._bytes += sum(map(len, first)) + sum(map(len, frames))
-        if not self.full and self._bytes > HIGH_WATER_BYTES:
-            self.full = True
-            self.on_full()
+        self._put(frames, first)
         if self._task is None and self._waiting and not self._writer.broken:
             self._task = asyncio.get_running_loop().create_task(self._drain())
-
-    def withdraw(self, frame: bytes) -> bool:
-        for position, waiting in enumerate(self._waiting):
-            if waiting is frame and not (position == 0 and self._begun):
-                del self._waiting[position]
-                self._bytes -= len(frame)
-                self._look_at_level()
-                return True
-        return False
 
     def close(self) -> None:
         """Write no more."""
@@ -100,14 +72,9 @@ class PacedWriter:
         try:
             while self._waiting and not self._writer.broken:
                 await self._pass_on(self._waiting[0])
-                self._look_at_level()
+                self._tell_if_drained()
         finally:
             self._task = None
-
-    def _look_at_level(self) -> None:
-        if self.full and self._bytes <= LOW_WATER_BYTES:
-            self.full = False
-            self.on_drained()
 
     async def _pass_on(self, frame: bytes) -> None:
         """Write the first frame; if another went before it meanwhile, or it was taken, nothing."""
@@ -144,7 +111,3 @@ def pace_reading(reader: Reader, pace: Pace, received: Callable[[bytes], None]) 
 
     reader.on_data = paced
     reader.read_bytes = pace.chunk_bytes
-
-
-def _nothing() -> None:
-    pass

@@ -155,45 +155,83 @@ class Reader:
             self.on_data(data)
 
 
-class Writer:
-    """Writes frames to a descriptor, in order; a `Pipe` for outboxes.
+class FrameQueue:
+    """Whole frames that wait to be written, in order, and what their number does to the source.
 
-    When the other side has gone it keeps what it could not write: it may be withdrawn.
+    Some of the first one may have been written: nothing goes before it, and it stays.
     """
 
-    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
-        self._fd = fd
-        self._on_broken = on_broken
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
-        """Whole frames, but for the first, of which `_offset` bytes are gone."""
-        self._offset = 0
         self._bytes = 0
-        self._polling = False
-        self._watching = False
-        self.broken = False
-        """Whether the other side has gone."""
-        self._closed = False
+        """Of the waiting frames, less what has been written of the first."""
+        self._begun = False
+        """Whether some of the first frame has been written."""
         self.full = False
         """Whether its source should not be read for now."""
-        self._empty: asyncio.Event | None = None
         self.on_full: Callable[[], None] = _nothing
         self.on_drained: Callable[[], None] = _nothing
-        self._polled = _can_poll(fd)
-        if self._polled:
-            os.set_blocking(fd, False)
 
     @property
     def flooded(self) -> bool:
         """Whether far more waits than anybody reads."""
         return len(self._waiting) > FLOOD_FRAMES
 
+    def withdraw(self, frame: bytes) -> bool:
+        """Take a frame out again; return False if any of it has been written."""
+        for position, waiting in enumerate(self._waiting):
+            if waiting is frame and not (position == 0 and self._begun):
+                del self._waiting[position]
+                self._bytes -= len(frame)
+                self._tell_if_drained()
+                return True
+        return False
+
+    def _put(self, frames: Sequence[bytes], first: Sequence[bytes] = ()) -> None:
+        """Add `frames` at the end, and `first` before all that has not begun."""
+        position = 1 if self._begun else 0
+        for frame in reversed(first):
+            self._waiting.insert(position, frame)
+        self._waiting.extend(frames)
+        self._bytes += sum(map(len, first)) + sum(map(len, frames))
+        if not self.full and self._bytes > HIGH_WATER_BYTES:
+            self.full = True
+            self.on_full()
+
+    def _tell_if_drained(self) -> None:
+        if self.full and self._bytes <= LOW_WATER_BYTES:
+            self.full = False
+            self.on_drained()
+
+
+class Writer(FrameQueue):
+    """Writes frames to a descriptor, in order; a `Pipe` for outboxes.
+
+    When the other side has gone it keeps what it could not write: it may be withdrawn.
+    """
+
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        super().__init__()
+        self._fd = fd
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._offset = 0
+        """How many bytes of the first frame are gone."""
+        self._polling = False
+        self._watching = False
+        self.broken = False
+        """Whether the other side has gone."""
+        self._closed = False
+        self._empty: asyncio.Event | None = None
+        self._polled = _can_poll(fd)
+        if self._polled:
+            os.set_blocking(fd, False)
+
     def write(self, frames: list[bytes], first: Sequence[bytes] = ()) -> None:
         if self._closed:
             return
         if self._waiting or self.broken:
-            self._insert(first)
-            self._wait(frames)
+            self._wait(frames, first)
             return
         if first:
             frames = [*first, *frames]
@@ -210,20 +248,11 @@ class Writer:
             return
         for position, frame in enumerate(frames):
             if written < len(frame):
-                self._offset = written
+                self._offset, self._begun = written, written > 0
                 self._bytes -= written
                 self._wait(frames[position:])
                 return
             written -= len(frame)
-
-    def withdraw(self, frame: bytes) -> bool:
-        for position, waiting in enumerate(self._waiting):
-            if waiting is frame and not (position == 0 and self._offset):
-                del self._waiting[position]
-                self._bytes -= len(frame)
-                self._look_at_level()
-                return True
-        return False
 
     def watch_other_side(self) -> None:
         """Learn of its end without a write: a client that has died may leave us nothing to say."""
@@ -237,6 +266,7 @@ class Writer:
         self._closed = True
         self._waiting.clear()
         self._bytes = self._offset = 0
+        self._begun = False
         self._poll(wanted=False)
         self._stop_watching()
         if self._empty is not None:
@@ -248,20 +278,9 @@ class Writer:
             self._empty = asyncio.Event()
             await self._empty.wait()
 
-    def _insert(self, frames: Sequence[bytes]) -> None:
-        """Before what waits, but not inside a frame."""
-        position = 1 if self._offset else 0
-        for frame in reversed(frames):
-            self._waiting.insert(position, frame)
-            self._bytes += len(frame)
-
-    def _wait(self, frames: list[bytes]) -> None:
-        self._waiting.extend(frames)
-        self._bytes += sum(map(len, frames))
+    def _wait(self, frames: Sequence[bytes], first: Sequence[bytes] = ()) -> None:
+        self._put(frames, first)
         self._poll(wanted=not self.broken)
-        if not self.full and self._bytes > HIGH_WATER_BYTES:
-            self.full = True
-            self.on_full()
 
     def _try(self, data: bytes | memoryview) -> int:
         """Write what can be written; a file takes everything."""
@@ -294,19 +313,15 @@ class Writer:
             self._bytes -= written
             if written < len(part):
                 self._offset += written
+                self._begun = self._offset > 0
                 break
-            self._offset = 0
+            self._offset, self._begun = 0, False
             self._waiting.popleft()
         if not self._waiting:
             self._poll(wanted=False)
             if self._empty is not None:
                 self._empty.set()
-        self._look_at_level()
-
-    def _look_at_level(self) -> None:
-        if self.full and self._bytes <= LOW_WATER_BYTES:
-            self.full = False
-            self.on_drained()
+        self._tell_if_drained()
 
     def _poll(self, *, wanted: bool) -> None:
         if wanted and not self._polling:

@@ -24,13 +24,11 @@ from callgate.telemetry.stats import DURATION_BOUNDS_NS, ToolStats
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-    from callgate.router.usage import AgentUsage
     from callgate.telemetry.metrics import Metrics
 
 Labels = tuple[tuple[str, str], ...]
 Rows = Iterator[tuple[Labels, float]]
-Reader = Callable[[ToolStats], Rows]
-UsageReader = Callable[["AgentUsage"], float | None]
+Reader = Callable[["Metrics"], Rows]
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 _NANO = 1e-9
@@ -64,36 +62,21 @@ class Exporter:
             return exporter
 
     def add(self, source: Metrics, given: MeterProvider | None) -> None:
-        """Count the source in; makes the instruments that are not there yet."""
+        """Count the source in; make the instruments that are not there yet."""
         provider = otel.get_meter_provider() if given is None else given
         meter = provider.get_meter(names.SCOPE_NAME)
         with self._lock:
             self._sources.add(source)
-            for name, unit, text, observe in self._counters():
+            for name, unit, text, read in _COUNTERS:
                 if self._is_new(name):
-                    meter.create_observable_counter(name, [observe], unit, text)
-            for name, unit, text, observe in self._levels():
+                    meter.create_observable_counter(name, [self._observe(read)], unit, text)
+            for name, unit, text, read in _LEVELS:
                 if self._is_new(name):
+                    observe = self._observe(read)
                     meter.create_observable_up_down_counter(name, [observe], unit, text)
-            observers = {name: self._extra(name) for name in source.counters}
-            observers |= {name: self._table(name) for name in source.tables}
-            for name, observe in observers.items():
+            for name in (*source.counters, *source.tables):
                 if self._is_new(name):
-                    meter.create_observable_counter(name, [observe])
-            for name in source.gauges:
-                if self._is_new(name):
-                    meter.create_observable_gauge(name, [self._extra(name)])
-
-    def _counters(self) -> Iterator[tuple[str, str, str, Observe]]:
-        for name, unit, text, read in _COUNTERS:
-            yield name, unit, text, self._by_tool(read)
-        yield names.AGENT_CPU, "s", _CPU_TEXT, self._by_agent(_cpu)
-
-    def _levels(self) -> Iterator[tuple[str, str, str, Observe]]:
-        for name, unit, text, read in _LEVELS:
-            yield name, unit, text, self._by_tool(read)
-        for name, unit, text, member in _AGENT_LEVELS:
-            yield name, unit, text, self._by_agent(_level(member))
+                    meter.create_observable_counter(name, [self._observe(_extra(name))])
 
     def _is_new(self, name: str) -> bool:
         if name in self._names:
@@ -105,55 +88,15 @@ class Exporter:
         with self._lock:
             return list(self._sources)
 
-    def _by_tool(self, read: Reader) -> Observe:
+    def _observe(self, read: Reader) -> Observe:
+        """Return a callback that adds up, by labels, what `read` says of every source."""
+
         def observe(_: CallbackOptions) -> list[Observation]:
             totals: dict[Labels, float] = {}
             for source in self._live():
-                for stats in source.collect():
-                    tool = (
-                        (names.AGENT_NAME, stats.agent or names.OTHER),
-                        (names.TOOL_NAME, stats.tool or names.OTHER),
-                    )
-                    for labels, value in read(stats):
-                        key = tool + labels
-                        totals[key] = totals.get(key, 0) + value
+                for labels, value in read(source):
+                    totals[labels] = totals.get(labels, 0) + value
             return [Observation(value, dict(labels)) for labels, value in totals.items()]
-
-        return observe
-
-    def _table(self, name: str) -> Observe:
-        def observe(_: CallbackOptions) -> list[Observation]:
-            totals: dict[Labels, int] = {}
-            for source in self._live():
-                if name in source.tables:
-                    attribute, read = source.tables[name]
-                    for value, count in read().items():
-                        key = ((attribute, value),)
-                        totals[key] = totals.get(key, 0) + count
-            return [Observation(count, dict(labels)) for labels, count in totals.items()]
-
-        return observe
-
-    def _by_agent(self, read: UsageReader) -> Observe:
-        def observe(_: CallbackOptions) -> list[Observation]:
-            totals: dict[str, float] = {}
-            for source in self._live():
-                for usage in source.usages():
-                    value = read(usage)
-                    if value is not None:
-                        totals[usage.agent] = totals.get(usage.agent, 0) + value
-            return [Observation(value, {names.AGENT_NAME: name}) for name, value in totals.items()]
-
-        return observe
-
-    def _extra(self, name: str) -> Observe:
-        def observe(_: CallbackOptions) -> list[Observation]:
-            reads = [
-                read
-                for source in self._live()
-                if (read := source.counters.get(name) or source.gauges.get(name)) is not None
-            ]
-            return [Observation(sum(read() for read in reads))] if reads else []
 
         return observe
 
@@ -162,6 +105,53 @@ _EXPORTERS: WeakKeyDictionary[MeterProvider, Exporter] = WeakKeyDictionary()
 _EXPORTERS_LOCK = Lock()
 _GLOBAL: dict[str, Exporter] = {}
 """The exporter of the process's provider, also before there is one."""
+
+
+def _by_tool(read: Callable[[ToolStats], Rows]) -> Reader:
+    """Read each tool's counters; the tool is a label."""
+
+    def rows(source: Metrics) -> Rows:
+        for stats in source.collect():
+            tool = (
+                (names.AGENT_NAME, stats.agent or names.OTHER),
+                (names.TOOL_NAME, stats.tool or names.OTHER),
+            )
+            for labels, value in read(stats):
+                yield tool + labels, value
+
+    return rows
+
+
+def _plain(member: str, scale: float = 1) -> Reader:
+    """Read a counter of a tool that has no further label."""
+    return _by_tool(lambda stats: iter([((), getattr(stats, member) * scale)]))
+
+
+def _agent(member: str, scale: float = 1) -> Reader:
+    """Read a member of each agent's usage, where there is one and it was measured."""
+
+    def rows(source: Metrics) -> Rows:
+        for agent in source.usages():
+            value = getattr(agent if member == "cpu_ns" else agent.usage, member, None)
+            if value is not None:
+                yield ((names.AGENT_NAME, agent.agent),), value * scale
+
+    return rows
+
+
+def _extra(name: str) -> Reader:
+    """Read a source's own counter or table of this name."""
+
+    def rows(source: Metrics) -> Rows:
+        counter, table = source.counters.get(name), source.tables.get(name)
+        if counter is not None:
+            yield (), counter()
+        if table is not None:
+            attribute, read_table = table
+            for value, count in read_table().items():
+                yield ((attribute, value),), count
+
+    return rows
 
 
 def _calls(stats: ToolStats) -> Rows:
@@ -186,72 +176,45 @@ def _duration_bucket(stats: ToolStats) -> Rows:
         yield ((names.LE, le),), total
 
 
-def _duration_sum(stats: ToolStats) -> Rows:
-    yield (), stats.duration_ns * _NANO
-
-
-def _duration_count(stats: ToolStats) -> Rows:
-    yield (), stats.duration_count
-
-
-def _wait_sum(stats: ToolStats) -> Rows:
-    yield (), stats.wait_ns * _NANO
-
-
-def _wait_count(stats: ToolStats) -> Rows:
-    yield (), stats.wait_count
-
-
-def _late(stats: ToolStats) -> Rows:
-    yield (), stats.late
-
-
-def _in_flight(stats: ToolStats) -> Rows:
-    yield (), stats.in_flight
-
-
-def _queued(stats: ToolStats) -> Rows:
-    yield (), stats.queued
-
-
 _COUNTERS: Final[tuple[tuple[str, str, str, Reader], ...]] = (
-    (names.CALLS, "{call}", "Admitted calls that ended, by outcome", _calls),
-    (names.REFUSALS, "{call}", "Calls refused, by error code and kind of scope", _refusals),
-    (names.SHADOW, "{call}", "Calls that a shadowed limit would have refused", _shadow),
-    (names.LATE, "{answer}", "Answers that came after their call was settled", _late),
-    (names.DURATION_BUCKET, "{call}", "Calls that ended within `le` seconds", _duration_bucket),
-    (names.DURATION_SUM, "s", "Time spent in calls that ended", _duration_sum),
-    (names.DURATION_COUNT, "{call}", "Calls that ended", _duration_count),
-    (names.QUEUE_WAIT_SUM, "s", "Time spent in the queue by calls that left it", _wait_sum),
-    (names.QUEUE_WAIT_COUNT, "{call}", "Calls that left the queue", _wait_count),
+    (names.CALLS, "{call}", "Admitted calls that ended, by outcome", _by_tool(_calls)),
+    (
+        names.REFUSALS,
+        "{call}",
+        "Calls refused, by error code and kind of scope",
+        _by_tool(_refusals),
+    ),
+    (names.SHADOW, "{call}", "Calls that a shadowed limit would have refused", _by_tool(_shadow)),
+    (names.LATE, "{answer}", "Answers that came after their call was settled", _plain("late")),
+    (
+        names.DURATION_BUCKET,
+        "{call}",
+        "Calls that ended within `le` seconds",
+        _by_tool(_duration_bucket),
+    ),
+    (names.DURATION_SUM, "s", "Time spent in calls that ended", _plain("duration_ns", _NANO)),
+    (names.DURATION_COUNT, "{call}", "Calls that ended", _plain("duration_count")),
+    (
+        names.QUEUE_WAIT_SUM,
+        "s",
+        "Time spent in the queue by calls that left it",
+        _plain("wait_ns", _NANO),
+    ),
+    (names.QUEUE_WAIT_COUNT, "{call}", "Calls that left the queue", _plain("wait_count")),
+    (
+        names.AGENT_CPU,
+        "s",
+        "Processor time of an agent's processes, over all its runs",
+        _agent("cpu_ns", _NANO),
+    ),
 )
 
 _LEVELS: Final[tuple[tuple[str, str, str, Reader], ...]] = (
-    (names.IN_FLIGHT, "{call}", "Admitted calls that have not ended", _in_flight),
-    (names.QUEUE_DEPTH, "{call}", "Calls that wait in the queue", _queued),
+    (names.IN_FLIGHT, "{call}", "Admitted calls that have not ended", _plain("in_flight")),
+    (names.QUEUE_DEPTH, "{call}", "Calls that wait in the queue", _plain("queued")),
+    (names.AGENT_MEMORY, "By", "Memory of an agent's processes", _agent("memory_bytes")),
+    (names.AGENT_DISK, "By", "Disk space of an agent's workspace", _agent("disk_bytes")),
+    (names.AGENT_FILES, "{file}", "Files in an agent's workspace", _agent("files")),
+    (names.AGENT_PIDS, "{task}", "Processes and threads of an agent", _agent("pids")),
+    (names.AGENT_CONNECTIONS, "{connection}", "Connections of an agent", _agent("connections")),
 )
-
-
-def _cpu(agent: AgentUsage) -> float:
-    return agent.cpu_ns * _NANO
-
-
-def _level(member: str) -> UsageReader:
-    """A member of the usage of an agent's process, if there is one and it was measured."""
-
-    def read(agent: AgentUsage) -> float | None:
-        return getattr(agent.usage, member, None)
-
-    return read
-
-
-_CPU_TEXT: Final = "Processor time of an agent's processes, over all its runs"
-
-_AGENT_LEVELS: Final = (
-    (names.AGENT_MEMORY, "By", "Memory of an agent's processes", "memory_bytes"),
-    (names.AGENT_DISK, "By", "Disk space of an agent's workspace", "disk_bytes"),
-    (names.AGENT_FILES, "{file}", "Files in an agent's workspace", "files"),
-    (names.AGENT_PIDS, "{task}", "Processes and threads of an agent", "pids"),
-    (names.AGENT_CONNECTIONS, "{connection}", "Connections of an agent", "connections"),
-)
-"""The last is a member of `Usage`."""

@@ -27,25 +27,23 @@ class Metrics:
     """A source of metrics, usually one router's. Keep it: nothing else does.
 
     `collect`, `usages` and the extra readers run in the exporter's thread: hand out a list, not a
-    view of what the event loop changes. Extra `counters` and `gauges` are by metric name,
-    without attributes; `tables` are counters with one.
+    view of what the event loop changes. Extra `counters` are by metric name, without
+    attributes; `tables` are counters with one.
     """
 
-    __slots__ = ("__weakref__", "collect", "counters", "gauges", "tables", "usages")
+    __slots__ = ("__weakref__", "collect", "counters", "tables", "usages")
 
     def __init__(
         self,
         collect: Callable[[], Iterable[ToolStats]],
         *,
         counters: Mapping[str, Read] | None = None,
-        gauges: Mapping[str, Read] | None = None,
         tables: Mapping[str, Table] | None = None,
         usages: Callable[[], Iterable[AgentUsage]] | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self.collect = collect
         self.counters = dict(counters or {})
-        self.gauges = dict(gauges or {})
         self.tables = dict(tables or {})
         self.usages = usages or _nothing
         if meter_provider is not NOBODY:
@@ -57,7 +55,6 @@ class Metrics:
         """Report nothing any more, and let go of what `collect` holds."""
         self.collect = self.usages = _nothing
         self.counters = {}
-        self.gauges = {}
         self.tables = {}
 
 

@@ -6,7 +6,6 @@ What knows OpenTelemetry is in `tracing`, which is imported only if somebody may
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from callgate.telemetry import carrier as carriers
@@ -62,11 +61,6 @@ class Spans:
         except Exception:  # noqa: BLE001  # a user's sampler or processor; see `faults`
             self.faults += 1
             return None
-
-    @staticmethod
-    def activate(span: CallSpan | None) -> AbstractContextManager[None]:
-        """Make the span (and the carrier's baggage) current while the tool runs."""
-        return nullcontext() if span is None else span
 
     def end(self, span: CallSpan | None, code: str) -> None:
         """End the span once with the call's outcome: `names.OK` or an error's code."""

@@ -52,8 +52,6 @@ def test_without_a_provider_there_is_no_span() -> None:
 
     assert not spans.enabled
     assert span is None
-    with spans.activate(span):
-        assert trace.get_current_span() is trace.INVALID_SPAN
     spans.end(span, names.OK)
     assert spans.faults == 0
 
@@ -123,7 +121,8 @@ def test_an_error_is_its_code_and_has_no_text(recorded: Recorded) -> None:
 
 def test_the_text_of_an_exception_never_reaches_a_span(recorded: Recorded) -> None:
     span = recorded.spans.start("web", "search", REQUEST)
-    with pytest.raises(RuntimeError), recorded.spans.activate(span):
+    assert span is not None
+    with pytest.raises(RuntimeError), span:
         raise RuntimeError("sk-secret")
     recorded.spans.end(span, "tool.failed")
 
@@ -168,7 +167,7 @@ def test_inside_the_span_is_current_and_afterwards_it_is_not(recorded: Recorded)
     span = recorded.spans.start("web", "search", REQUEST, {"baggage": "tenant=a"})
     assert span is not None
 
-    with recorded.spans.activate(span):
+    with span:
         assert trace.get_current_span() is span.otel
         assert baggage.get_baggage("tenant") == "a"
 
@@ -183,7 +182,7 @@ def test_context_that_came_in_goes_out_with_our_span_as_parent(recorded: Recorde
     assert span is not None
     out: dict[str, str] = {}
 
-    with recorded.spans.activate(span):
+    with span:
         recorded.spans.inject(out)
     recorded.spans.end(span, names.OK)
 
@@ -207,7 +206,7 @@ def test_an_mcp_span_is_enriched_and_not_doubled(recorded: Recorded) -> None:
     with recorded.provider.get_tracer("mcp").start_as_current_span("tools/call search") as theirs:
         span = recorded.spans.start("web", "search", REQUEST)
         assert span is not None
-        with recorded.spans.activate(span):
+        with span:
             assert trace.get_current_span() is theirs
         recorded.spans.end(span, "limit.rate")
         assert recorded.ended == ()
@@ -222,7 +221,8 @@ def test_an_mcp_span_is_enriched_and_not_doubled(recorded: Recorded) -> None:
 def test_a_call_nested_in_an_mcp_call_has_its_own_span(recorded: Recorded) -> None:
     with recorded.provider.get_tracer("mcp").start_as_current_span("tools/call search") as theirs:
         outer = recorded.spans.start("web", "search", REQUEST)
-        with recorded.spans.activate(outer):
+        assert outer is not None
+        with outer:
             recorded.spans.end(recorded.spans.start("db", "query", "inner"), names.OK)
         recorded.spans.end(outer, names.OK)
 
@@ -237,7 +237,8 @@ def test_a_span_that_is_not_sampled_still_carries_the_trace() -> None:
     out: dict[str, str] = {}
 
     span = spans.start("web", "search", REQUEST, {"traceparent": PARENT})
-    with spans.activate(span):
+    assert span is not None
+    with span:
         spans.inject(out)
     spans.end(span, names.OK)
 
