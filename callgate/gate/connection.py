@@ -71,7 +71,7 @@ class Connection:
         """Tell the agent that nothing more will come."""
         run = self._run
         self._closing = True
-        self._hub.silence(self._deaf)
+        self._hub.cancel_callback(self._deaf)
         if run.channel is not None:
             with suppress(OSError), socket.socket(fileno=os.dup(run.channel)) as channel:
                 channel.shutdown(socket.SHUT_WR)
@@ -89,7 +89,7 @@ class Connection:
     async def close(self) -> None:
         """Let go of the pipes."""
         self._closing = True
-        self._hub.silence(self._deaf)
+        self._hub.cancel_callback(self._deaf)
         self.reader.close()
         self.writer.close()
         self.writer.on_drained()  # who was not read because it had not drained
@@ -111,4 +111,4 @@ class Connection:
     def _closed_by_agent(self) -> None:
         """Without its side of the protocol a process is of no use: it ends, or is ended."""
         if self._deaf is None and not self._closing:
-            self._deaf = self._hub.alarm(DEAF_NS, lambda _: self._run.kill("unhealthy"))
+            self._deaf = self._hub.call_later(DEAF_NS, lambda _: self._run.kill("unhealthy"))

@@ -24,7 +24,7 @@ from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
-from callgate.peers.mcp_caller import McpCaller
+from callgate.peers.mcp_caller import McpClientPeer
 from callgate.peers.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class StdioGate:
         self._spoke = False
         """Whether the agent has shown that it speaks its protocol."""
         self._agent.on_handshake = lambda: self._hear(None if settings.pass_stderr else stderr)
-        self._caller = McpCaller(hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller)
+        self._caller = McpClientPeer(
+            hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller
+        )
         self._done = asyncio.Event()
         self._hurry = asyncio.Event()
         """Nobody waits for answers any more."""
@@ -202,7 +204,7 @@ class StdioGate:
 
         def stop(number: int) -> None:
             if self._signal is not None:
-                self.supervisor.hurry()
+                self.supervisor.stop_now()
             elif number == signal.SIGINT:
                 self._say("ends; interrupt again to end the agent at once")
             self._signal = self._signal or number

@@ -161,7 +161,7 @@ class Supervisor:
             hurried.cancel()
             await ending
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Do not wait for a process that is asked to end."""
         self._hurry.set()
 

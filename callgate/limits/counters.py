@@ -29,7 +29,7 @@ LOOKS_PER_NEWCOMER = 2
 class Caller:
     """What is counted for one caller. Few counters each, so tuples: a dict costs 200 bytes."""
 
-    __slots__ = ("lanes", "lasting", "name", "pins", "quota", "rates", "shown", "slots")
+    __slots__ = ("lanes", "lasting", "name", "quota", "rates", "shown", "slots", "waiting_calls")
 
     def __init__(self, name: str, shown: str, *, lasting: bool) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Caller:
         self.rates: tuple[Rate, ...] = ()
         self.slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
-        self.pins = 0
+        self.waiting_calls = 0
         """Calls that wait or run with these counters; a pinned caller is not forgotten."""
         self.lanes: tuple[tuple[str, str, str], ...] = ()
         """Keys of the lanes to drop with it."""
@@ -47,7 +47,7 @@ class Caller:
     def is_idle(self, now_ns: int, wall_ns: int) -> bool:
         """Whether a new `Caller` in its place would answer the same."""
         return (
-            not self.pins
+            not self.waiting_calls
             and all(rate.is_full(now_ns) for rate in self.rates)
             and not any(slot.used for slot in self.slots)
             and (self.quota is None or self.quota.is_idle(wall_ns))
@@ -76,7 +76,7 @@ class Counters:
         """A known caller."""
         return self._callers.get(name)
 
-    def admit_caller(
+    def add_caller(
         self, name: str, shown: str, *, named: bool, now_ns: int, wall_ns: int
     ) -> tuple[Caller, list[Caller]]:
         """A newcomer's counters, and the callers that were forgotten to make room.

@@ -1,9 +1,9 @@
 """Deadlines: one structure for all calls, in place of a timer or a task for each.
 
-Pure. A timing wheel of two levels. Far deadlines lie in coarse slots of a quarter of a second,
-so that a minute of them costs a few hundred slots; a coarse slot is spread over fine ones
-shortly before its time. Adding and removing is a set operation on the slot, which the item
-remembers. An item is due at the end of its fine slot: never before its deadline, and at most
+Pure. A timing wheel of two levels. Far deadlines lie in coarse buckets of a quarter of a second,
+so that a minute of them costs a few hundred buckets; a coarse bucket is spread over fine ones
+shortly before its time. Adding and removing is a set operation on the bucket, which the item
+remembers. An item is due at the end of its fine bucket: never before its deadline, and at most
 `FINE_NS` after it.
 """
 
@@ -13,12 +13,12 @@ import heapq
 from typing import Generic, Protocol, TypeVar
 
 FINE_BITS = 22
-"""Fine slots of 4.2 ms: a deadline has to fire within 10 ms, and the loop needs its share."""
+"""Fine buckets of 4.2 ms: a deadline has to fire within 10 ms, and the loop needs its share."""
 COARSE_BITS = 28
-"""Coarse slots of 268 ms, 64 fine ones each: 300 s are about 1,100 slots."""
+"""Coarse buckets of 268 ms, 64 fine ones each: 300 s are about 1,100 buckets."""
 MAX_COARSE = 4_096
-"""Coarse slots ahead, 18 minutes of them. A caller picks its timeout, and where the policy sets
-no ceiling each call could open a slot that stays for years."""
+"""Coarse buckets ahead, 18 minutes of them. A caller picks its timeout, and where the policy sets
+no ceiling each call could open a bucket that stays for years."""
 FINE_NS = 1 << FINE_BITS
 COARSE_NS = 1 << COARSE_BITS
 NEVER = (1 << 63) - 1
@@ -27,8 +27,8 @@ NEVER = (1 << 63) - 1
 class Timed(Protocol):
     """What can have a deadline. Both fields belong to `Deadlines` while it is in there."""
 
-    deadline_ns: int
-    slot: set[Timed] | None
+    check_at_ns: int
+    deadline_bucket: set[Timed] | None
 
 
 T = TypeVar("T", bound=Timed)
@@ -47,25 +47,25 @@ class Deadlines(Generic[T]):
         self.wake_ns = NEVER
 
     def add(self, item: T) -> None:
-        """Watch `item.deadline_ns`; `wake_ns` may move forward."""
-        deadline_ns = item.deadline_ns
-        if deadline_ns >= self._fine_until_ns:
-            slot = self._coarse.get(deadline_ns >> COARSE_BITS)
-            if slot is None:
-                slot = self._open_coarse(deadline_ns >> COARSE_BITS)
+        """Watch `item.check_at_ns`; `wake_ns` may move forward."""
+        check_at_ns = item.check_at_ns
+        if check_at_ns >= self._fine_until_ns:
+            bucket = self._coarse.get(check_at_ns >> COARSE_BITS)
+            if bucket is None:
+                bucket = self._open_coarse(check_at_ns >> COARSE_BITS)
         else:
-            slot = self._fine.get(deadline_ns >> FINE_BITS)
-            if slot is None:
-                slot = self._open_fine(deadline_ns >> FINE_BITS)
-        slot.add(item)
-        item.slot = slot  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
+            bucket = self._fine.get(check_at_ns >> FINE_BITS)
+            if bucket is None:
+                bucket = self._open_fine(check_at_ns >> FINE_BITS)
+        bucket.add(item)
+        item.deadline_bucket = bucket  # type: ignore[assignment]  # sets are invariant; only `discard` uses it
 
     def discard(self, item: T) -> None:
-        """Stop watching, if it is watched. Its slot stays until its time, and is reused."""
-        slot = item.slot
-        if slot is not None:
-            slot.discard(item)
-            item.slot = None
+        """Stop watching, if it is watched. Its bucket stays until its time, and is reused."""
+        bucket = item.deadline_bucket
+        if bucket is not None:
+            bucket.discard(item)
+            item.deadline_bucket = None
 
     def due(self, now_ns: int) -> list[T]:
         """Remove and return all whose deadline has passed; sets `wake_ns`."""
@@ -75,7 +75,7 @@ class Deadlines(Generic[T]):
             if (key + 1) << FINE_BITS > now_ns:
                 break
             for item in self._fine.pop(key):
-                item.slot = None
+                item.deadline_bucket = None
                 late.append(item)
         self.wake_ns = (min(self._fine) + 1) << FINE_BITS if self._fine else NEVER
         if self._coarse_keys:
@@ -83,7 +83,7 @@ class Deadlines(Generic[T]):
         return late
 
     def _spread(self, now_ns: int) -> None:
-        """Move coarse slots that have begun, and the next one, into fine slots."""
+        """Move coarse buckets that have begun, and the next one, into fine buckets."""
         first_far = (now_ns >> COARSE_BITS) + 2
         self._fine_until_ns = first_far << COARSE_BITS
         while self._coarse_keys and self._coarse_keys[0] < first_far:
@@ -91,17 +91,17 @@ class Deadlines(Generic[T]):
                 self.add(item)
 
     def _open_coarse(self, key: int) -> set[T]:
-        # What lies beyond the last slot is put into it, and looked at again when that begins.
+        # What lies beyond the last bucket is put into it, and looked at again when that begins.
         key = min(key, (self._fine_until_ns >> COARSE_BITS) + MAX_COARSE)
-        slot = self._coarse.get(key)
-        if slot is None:
-            slot = self._coarse[key] = set()
+        bucket = self._coarse.get(key)
+        if bucket is None:
+            bucket = self._coarse[key] = set()
             heapq.heappush(self._coarse_keys, key)
             self.wake_ns = min(self.wake_ns, key << COARSE_BITS)
-        return slot
+        return bucket
 
     def _open_fine(self, key: int) -> set[T]:
-        slot: set[T] = set()
-        self._fine[key] = slot
+        bucket: set[T] = set()
+        self._fine[key] = bucket
         self.wake_ns = min(self.wake_ns, (key + 1) << FINE_BITS)
-        return slot
+        return bucket

@@ -216,7 +216,7 @@ class CallgateASGI:
             return
         key = (session, message.id)
         if key in self._sessions:
-            await self._reject(ProtocolError(Reason.ID, own_id=message.id), send)
+            await self._reject(ProtocolError(Reason.ID, rpc_id=message.id), send)
             return
         self._sessions[key] = call
         try:

@@ -74,10 +74,10 @@ def check_headers(scope: Scope, message: Message) -> None:
     method = "tools/call" if isinstance(message, CallTool) else getattr(message, "method", None)
     stated = header(scope, _METHOD)
     if stated is not None and method is not None and stated != method:
-        raise ProtocolError(Reason.METHOD, own_id=own_id)
+        raise ProtocolError(Reason.METHOD, rpc_id=own_id)
     stated = header(scope, _NAME)
     if isinstance(message, CallTool) and stated is not None and _unwrapped(stated) != message.name:
-        raise ProtocolError(Reason.TOOL_NAME, own_id=own_id)
+        raise ProtocolError(Reason.TOOL_NAME, rpc_id=own_id)
 
 
 def session_of(scope: Scope) -> str | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from callgate.model import GateSpec, StopReason
     from callgate.peers.hub import Hub
     from callgate.peers.inflight import Pending
-    from callgate.peers.mcp_caller import McpCaller
+    from callgate.peers.mcp_caller import McpClientPeer
     from callgate.peers.outbox import Outbox
     from callgate.protocol.mcp import CallTool, Notification, Request
     from callgate.router.flight import Flight
@@ -68,7 +68,7 @@ class AgentPeer(ABC):
         """Told when nothing is held any more."""
         self.pending: dict[int, Pending] = {}
         """What the agent has yet to answer, by our ids."""
-        self.caller: McpCaller | None = None
+        self.caller: McpClientPeer | None = None
         self.is_up = True
         """Whether calls are taken: the process runs, or is being started again."""
         self.is_ready = True
@@ -79,7 +79,7 @@ class AgentPeer(ABC):
         self.last_id = 0
         """Of ours."""
 
-    def attach(self, caller: McpCaller) -> None:
+    def attach(self, caller: McpClientPeer) -> None:
         """The one client that this agent may ask and notify."""
         self.caller = caller
 
@@ -109,7 +109,7 @@ class AgentPeer(ABC):
 
     @abstractmethod
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
-        """A call under `pending.own_id`."""
+        """A call under `pending.gate_id`."""
 
     @abstractmethod
     def encode_cancel(self, pending: Pending) -> bytes:
@@ -131,9 +131,9 @@ class AgentPeer(ABC):
         """Send an admitted call."""
         if pending.stateless:
             self.before_stateless_call(call)
-        self.last_id = own_id = self.last_id + 1
-        pending.own_id = own_id
-        self.pending[own_id] = pending
+        self.last_id = gate_id = self.last_id + 1
+        pending.gate_id = gate_id
+        self.pending[gate_id] = pending
         pending.agent = self
         pending.sent = frame = self.encode_call(pending, call)
         self.hub.wire.started.append(pending)
@@ -144,9 +144,9 @@ class AgentPeer(ABC):
 
     def register(self, pending: Pending) -> None:
         """Give a request an id of ours."""
-        self.last_id = own_id = self.last_id + 1
-        pending.own_id = own_id
-        self.pending[own_id] = pending
+        self.last_id = gate_id = self.last_id + 1
+        pending.gate_id = gate_id
+        self.pending[gate_id] = pending
 
     def put(self, frame: bytes) -> None:
         """Send a frame now, or when the process is ready."""
@@ -184,7 +184,7 @@ class AgentPeer(ABC):
 
     def forget(self, pending: Pending) -> None:
         """A request other than a call is not wanted any more: take it back, or cancel it."""
-        if self.pending.pop(pending.own_id, None) is None:
+        if self.pending.pop(pending.gate_id, None) is None:
             return
         if not self._take_back(pending) and pending.method != "initialize":
             self.outbox.put_first(self.encode_cancel(pending))  # all but that may be cancelled
@@ -205,14 +205,14 @@ class AgentPeer(ABC):
     def interrupt(self, flight: Flight) -> None:
         pending: Pending = flight.handle
         if self._take_back(pending):
-            del self.pending[pending.own_id]
+            del self.pending[pending.gate_id]
         else:
             self.outbox.put_first(self.encode_cancel(pending))
             flight.lingers = True
             flight.grace_ns = flight.lane.spec.cancel_grace_ns
         lane = flight.lane
         if flight.ending is Ending.TIMED_OUT:
-            elapsed_ns = flight.enforced_ns - flight.asked_ns
+            elapsed_ns = flight.deadline_ns - flight.asked_ns
             error: CallgateError = refusals.timed_out(lane, flight.request_id, elapsed_ns)
         else:
             error = refusals.plain(CallCanceled, lane, flight.request_id)
@@ -220,8 +220,8 @@ class AgentPeer(ABC):
 
     def ignored(self, flight: Flight) -> None:
         pending: Pending = flight.handle
-        self.pending.pop(pending.own_id, None)
-        self._overdue[pending.own_id] = flight
+        self.pending.pop(pending.gate_id, None)
+        self._overdue[pending.gate_id] = flight
         if len(self._overdue) > MAX_OVERDUE:
             _, oldest = self._overdue.popitem(last=False)
             self.engine.work_ended(oldest, answered=False)
@@ -260,32 +260,32 @@ class AgentPeer(ABC):
         else:
             caller.refused(pending, failure)
 
-    def late(self, own_id: int) -> None:
+    def late(self, gate_id: int) -> None:
         """An answer to nothing in flight: late, doubled or invented."""
-        flight = self._overdue.pop(own_id, None)
+        flight = self._overdue.pop(gate_id, None)
         if flight is not None:
             self.engine.work_ended(flight, answered=True)
         else:
             self.hub.stray += 1
 
-    def oversized(self, own_id: int, size: int, limit_bytes: int) -> None:
+    def oversized(self, gate_id: int, size: int, limit_bytes: int) -> None:
         """An answer was too large to be read."""
         limit = LimitInfo("frame_bytes", f"agent:{self.name}", limit_bytes, size)
         error = FrameTooLarge(agent=self.name, limit=limit)
-        self._spoiled(own_id, Ending.FRAME_TOO_LARGE, error, size)
+        self._spoiled(gate_id, Ending.FRAME_TOO_LARGE, error, size)
 
-    def unreadable(self, own_id: int) -> None:
+    def unreadable(self, gate_id: int) -> None:
         """An answer was not valid in its protocol: its caller need not wait any longer."""
-        self._spoiled(own_id, Ending.UNREADABLE, ProtocolInvalid(agent=self.name))
+        self._spoiled(gate_id, Ending.UNREADABLE, ProtocolInvalid(agent=self.name))
 
     def _spoiled(
-        self, own_id: int, ending: Ending, error: CallgateError, size: int | None = None
+        self, gate_id: int, ending: Ending, error: CallgateError, size: int | None = None
     ) -> None:
-        pending = self.pending.get(own_id)
+        pending = self.pending.get(gate_id)
         if pending is None:
-            self.late(own_id)
+            self.late(gate_id)
             return
-        del self.pending[own_id]
+        del self.pending[gate_id]
         flight = pending.flight
         if flight is None:
             self._without_answer(pending, error)
@@ -298,7 +298,7 @@ class AgentPeer(ABC):
 
     def _without_answer(self, pending: Pending, error: CallgateError) -> None:
         """A request other than a call has come to nothing."""
-        self.hub.silence(pending.alarm)
+        self.hub.cancel_callback(pending.alarm)
         if pending.on_answer is not None:
             pending.on_answer(None)
         elif pending.caller is not None:
@@ -306,7 +306,7 @@ class AgentPeer(ABC):
 
     def revoke(self, pending: Pending, error: CallgateError) -> None:
         """Do not send a call after all: its record could not be written."""
-        self.pending.pop(pending.own_id, None)
+        self.pending.pop(pending.gate_id, None)
         self._take_back(pending)
         if pending.flight is not None and pending.caller is not None:
             pending.caller.refused(pending, self.engine.revoke(pending.flight, error))
@@ -320,9 +320,9 @@ class AgentPeer(ABC):
         if not again:
             self.turn_away_waiting()  # else they would enter in the place of those who are lost
         unsent = self._keep_unsent() if again else frozenset()
-        gone = [one for one in self.pending.values() if one.own_id not in unsent]
+        gone = [one for one in self.pending.values() if one.gate_id not in unsent]
         for pending in gone:
-            del self.pending[pending.own_id]
+            del self.pending[pending.gate_id]
             self._lost(pending, reason, limit)
         for flight in self._overdue.values():
             self.engine.work_ended(flight, answered=False)
@@ -331,7 +331,7 @@ class AgentPeer(ABC):
             self._held.clear()
             self.held_bytes = 0
         if self.caller is not None:
-            self.caller.asked.withdraw_all()
+            self.caller.requests_to_client.withdraw_all()
 
     def _keep_unsent(self) -> frozenset[int]:
         """Hold what no process can have read; our ids of that."""
@@ -339,9 +339,9 @@ class AgentPeer(ABC):
         kept = []
         for pending in self.pending.values():
             if id(pending.sent) in held:
-                kept.append(pending.own_id)
+                kept.append(pending.gate_id)
             elif pending.caller is not None and self.outbox.take_back(pending.sent):
-                kept.append(pending.own_id)
+                kept.append(pending.gate_id)
                 self._hold(pending.sent)
         return frozenset(kept)
 
@@ -353,7 +353,7 @@ class AgentPeer(ABC):
             if pending.on_answer is None:
                 self._without_answer(pending, error)
             else:
-                self.hub.silence(pending.alarm)  # whoever asked knows of the death
+                self.hub.cancel_callback(pending.alarm)  # whoever asked knows of the death
         elif flight.ending is not None:
             self.engine.work_ended(flight, answered=False)
         else:

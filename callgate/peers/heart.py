@@ -41,13 +41,13 @@ class Heart:
 
     def stop(self) -> None:
         """Expect none any more."""
-        self._hub.silence(self._alarm)
+        self._hub.cancel_callback(self._alarm)
         self._alarm = None
         self._missed = 0
 
     def _expect(self, within_ms: int) -> None:
-        self._hub.silence(self._alarm)
-        self._alarm = self._hub.alarm(within_ms * _MS_NS, self._late)
+        self._hub.cancel_callback(self._alarm)
+        self._alarm = self._hub.call_later(within_ms * _MS_NS, self._late)
 
     def _late(self, _: int) -> None:
         self._missed += 1

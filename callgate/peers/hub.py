@@ -107,7 +107,7 @@ class Hub:
         self._merged: Counter[tuple[str, str]] = Counter()
         """Rejected frames that are not written yet, by agent and reason."""
         self._timing: set[Frames] = set()
-        """Connections with an incomplete frame and an alarm for it."""
+        """Connections with an incomplete frame, whose time runs."""
         self._fetching: set[asyncio.Task[None]] = set()
         """Keeps the tasks alive. Bounded by the requests that a connection may have in flight."""
         self._metrics = Metrics(
@@ -121,24 +121,24 @@ class Hub:
         )
         router.timer.after_wake = self.flush
 
-    def alarm(self, delay_ns: int, ring: Callable[[int], None]) -> TimedCallback:
-        """Have `ring(now_ns)` called after `delay_ns`."""
-        alarm = TimedCallback(monotonic_ns() + delay_ns, ring)
-        self.engine.watch(alarm)
-        return alarm
+    def call_later(self, delay_ns: int, function: Callable[[int], None]) -> TimedCallback:
+        """Have `function(now_ns)` called once after `delay_ns`; return what cancels it."""
+        timed = TimedCallback(monotonic_ns() + delay_ns, function)
+        self.engine.watch(timed)
+        return timed
 
-    def silence(self, alarm: TimedCallback | None) -> None:
-        """Take an alarm back."""
-        if alarm is not None:
-            self.engine.deadlines.discard(alarm)
+    def cancel_callback(self, timed: TimedCallback | None) -> None:
+        """Do not call it, if it has not been called."""
+        if timed is not None:
+            self.engine.deadlines.discard(timed)
 
     def record(self, event: EventName, *, agent: str, **members: Any) -> None:
         """Write an event that is not a call's."""
         policy = self.router.policy.revision
         self.engine.recorders[0].write(Event(event=event, agent=agent, policy=policy, **members))
 
-    def reject(self, agent: str, reason: str) -> None:
-        """Count a frame that could not be read; a flood of them is not a flood of records."""
+    def count_rejected_frame(self, agent: str, reason: str) -> None:
+        """Count and record a frame that could not be read; only count it in a flood of them."""
         self.rejected[reason] += 1
         if self.on_first_rejected is not None:
             tell, self.on_first_rejected = self.on_first_rejected, None
@@ -150,7 +150,7 @@ class Hub:
             self.record("protocol.frame_rejected", agent=agent, code=reason)
             return
         if not self._merged:
-            self.alarm(MERGE_NS, lambda _: self.write_merged())
+            self.call_later(MERGE_NS, lambda _: self.write_merged())
         self._merged[agent, reason] += 1
 
     def write_merged(self) -> None:
@@ -165,8 +165,8 @@ class Hub:
         if self.on_fault is not None:
             self.on_fault(error)
 
-    def time_frame(self, frames: Frames, agent: str) -> None:
-        """After a read: an incomplete frame has so long to complete, or is counted as an error.
+    def start_frame_timeout(self, frames: Frames, agent: str) -> None:
+        """Give an incomplete frame so long to complete; then count it as an error.
 
         It is not waited for and hurts nobody: what it takes is bounded, and others go on.
         """
@@ -178,13 +178,13 @@ class Hub:
             since_ns = frames.since_ns
             left_ns = 0 if since_ns is None else since_ns + FRAME_TIMEOUT_NS - now_ns
             if left_ns > 0:
-                self.alarm(left_ns, look)
+                self.call_later(left_ns, look)
                 return
             self._timing.discard(frames)
             if since_ns is not None:
-                self.reject(agent, "frame_timeout")
+                self.count_rejected_frame(agent, "frame_timeout")
 
-        self.alarm(FRAME_TIMEOUT_NS, look)
+        self.call_later(FRAME_TIMEOUT_NS, look)
 
     def count(self, method: str) -> None:
         """Count a request other than a tool call."""

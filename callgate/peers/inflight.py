@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.peers.agent import AgentPeer
-    from callgate.peers.mcp_caller import McpCaller
+    from callgate.peers.mcp_caller import McpClientPeer
     from callgate.protocol.jsonrpc import Response
     from callgate.protocol.mcp import CallTool
     from callgate.protocol.problem import Id
@@ -28,13 +28,13 @@ which is the runtime protocol's."""
 class Pending(msgspec.Struct, eq=False):
     """A request that an agent has yet to answer: a call, another request, or one of ours."""
 
-    caller: McpCaller | None
+    caller: McpClientPeer | None
     id: Id
     """The caller's."""
     token: Id | None = None
-    """The caller's progress token; the agent's is `own_id`."""
-    own_id: int = 0
-    """The agent's; 0 while it has not been sent."""
+    """The caller's progress token; the agent's is `gate_id`."""
+    gate_id: int = 0
+    """The id that the gate gave this request towards the agent; 0 until assigned."""
     agent: AgentPeer | None = None
     """Whom a call was sent to."""
     flight: Flight | None = None

@@ -68,11 +68,11 @@ class McpAgent(AgentPeer):
     # Towards the agent.
 
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
-        own_id = pending.own_id
+        gate_id = pending.gate_id
         flight = pending.flight
         if call.meta is None and (flight is None or flight.span is None):
-            return mcp_encode.encode_call(call, own_id)
-        token = None if call.token is None else own_id
+            return mcp_encode.encode_call(call, gate_id)
+        token = None if call.token is None else gate_id
         timeout_ms: int | None = None
         trace: dict[str, str] | None = None
         if flight is not None:
@@ -82,10 +82,10 @@ class McpAgent(AgentPeer):
                 trace = {}
                 with flight.span:
                     Spans.inject(trace)
-        return mcp_encode.encode_call(call, own_id, token, timeout_ms, trace)
+        return mcp_encode.encode_call(call, gate_id, token, timeout_ms, trace)
 
     def encode_cancel(self, pending: Pending) -> bytes:
-        return mcp_encode.encode_cancelled(pending.own_id)
+        return mcp_encode.encode_cancelled(pending.gate_id)
 
     def send_request(self, pending: Pending, request: Request) -> None:
         if not self.is_up:
@@ -100,8 +100,8 @@ class McpAgent(AgentPeer):
                 self._expect_handshake()
         elif pending.stateless and not self._tools.listed:
             self._tools.meta = request.meta
-        token = None if request.token is None else pending.own_id
-        pending.sent = mcp_encode.encode_request(request, pending.own_id, token)
+        token = None if request.token is None else pending.gate_id
+        pending.sent = mcp_encode.encode_request(request, pending.gate_id, token)
         self.put(pending.sent)
 
     def notification(self, notification: Notification) -> None:
@@ -128,9 +128,9 @@ class McpAgent(AgentPeer):
             self.forget(pending)
             on_answer(None)
 
-        pending.alarm = self.hub.alarm(ns, give_up)
+        pending.alarm = self.hub.call_later(ns, give_up)
         pending.on_answer = on_answer
-        pending.sent = jsonrpc.encode_request(pending.own_id, method, params)
+        pending.sent = jsonrpc.encode_request(pending.gate_id, method, params)
         self.outbox.put(pending.sent)
 
     # From the agent.
@@ -143,7 +143,7 @@ class McpAgent(AgentPeer):
             if number % PASS_FRAMES == 0:
                 self.hub.flush()
         if self.lines.since_ns is not None:
-            self.hub.time_frame(self.lines, self.name)
+            self.hub.start_frame_timeout(self.lines, self.name)
 
     def _receive_one(self, frame: bytes | Oversized) -> None:
         try:
@@ -173,10 +173,10 @@ class McpAgent(AgentPeer):
             self._cancelled(message)
 
     def _response(self, message: Response, frame: bytes) -> None:
-        own_id = message.id if isinstance(message.id, int) else 0  # no text is an id of ours
-        pending = self.pending.pop(own_id, None)
+        gate_id = message.id if isinstance(message.id, int) else 0  # no text is an id of ours
+        pending = self.pending.pop(gate_id, None)
         if pending is None:
-            self.late(own_id)
+            self.late(gate_id)
             return
         if self.on_handshake is not None and self.session.initialize is None:
             self.shook_hands()  # the era without one: any answer will do
@@ -205,7 +205,7 @@ class McpAgent(AgentPeer):
         self.answer(pending, ending, jsonrpc.encode_response(pending.id, message))
 
     def _other_answer(self, pending: Pending, message: Response) -> None:
-        self.hub.silence(pending.alarm)
+        self.hub.cancel_callback(pending.alarm)
         if pending.on_answer is not None:
             pending.on_answer(message)
             return
@@ -231,9 +231,9 @@ class McpAgent(AgentPeer):
     def _notification(self, message: Notification) -> None:
         if message.method == "notifications/tools/list_changed" and self._tools.listed:
             self._tools.begin()
-        own_id = stream_of(message.params)
-        if own_id is not None and message.params is not None:
-            listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+        gate_id = stream_of(message.params)
+        if gate_id is not None and message.params is not None:
+            listening = self.pending.get(gate_id) if isinstance(gate_id, int) else None
             if listening is None or listening.caller is None or listening.method != LISTEN:
                 self.hub.stray += 1
                 return
@@ -245,23 +245,23 @@ class McpAgent(AgentPeer):
         """Sampling, elicitation, roots: the agent asks the client. No timeout; people answer."""
         error: CallgateError | None = ProtocolInvalid()
         if isinstance(message, Request) and self.caller is not None:
-            error = self.caller.asked.ask(message)
+            error = self.caller.requests_to_client.ask(message)
         if error is not None:
             error.agent = self.name
             self._reply(jsonrpc.encode_error(message.id, error))
 
     def _cancelled(self, message: Cancelled) -> None:
-        own_id = message.request_id
-        listening = self.pending.get(own_id) if isinstance(own_id, int) else None
+        gate_id = message.request_id
+        listening = self.pending.get(gate_id) if isinstance(gate_id, int) else None
         if listening is not None and listening.caller is not None and listening.method == LISTEN:
-            del self.pending[listening.own_id]
+            del self.pending[listening.gate_id]
             listening.caller.stream_ended(listening)
         elif self.caller is not None:
-            self.caller.asked.withdraw(own_id)
+            self.caller.requests_to_client.withdraw(gate_id)
 
     def _reject(self, error: ProtocolError) -> None:
         """Noise on stdout, most often. A request that cannot be read is answered."""
-        self.hub.reject(self.name, error.reason)
+        self.hub.count_rejected_frame(self.name, error.reason)
         if error.id is None:
             return
         if error.is_response is False:
@@ -270,7 +270,7 @@ class McpAgent(AgentPeer):
             self.unreadable(error.id)
 
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.reject(self.name, "frame_bytes")
+        self.hub.count_rejected_frame(self.name, "frame_bytes")
         sought = seek(frame.head, frame.tail)
         limit_bytes = self.lines.max_frame_bytes
         if sought.id is None:
@@ -289,8 +289,8 @@ class McpAgent(AgentPeer):
     # The process's life.
 
     def _expect_handshake(self) -> None:
-        self.hub.silence(self._handshake)
-        self._handshake = self.hub.alarm(self.spec.handshake_ns, self._handshake_failed)
+        self.hub.cancel_callback(self._handshake)
+        self._handshake = self.hub.call_later(self.spec.handshake_ns, self._handshake_failed)
 
     def _handshake_failed(self, _: int) -> None:
         self._handshake = None
@@ -299,14 +299,14 @@ class McpAgent(AgentPeer):
 
     def _initialized(self, message: Response) -> str | None:
         """The version in an answer to `initialize`; what an error means the client knows."""
-        self.hub.silence(self._handshake)
+        self.hub.cancel_callback(self._handshake)
         self._handshake = None
         if not len(message.result):
             return None
         try:
             version = results.negotiated_version(message.result)
         except ProtocolError as error:
-            self.hub.reject(self.name, error.reason)
+            self.hub.count_rejected_frame(self.name, error.reason)
             return None
         self.session.tells_changes = results.tells_changes(message.result)
         self.hub.record("agent.connected", agent=self.name)
@@ -320,7 +320,7 @@ class McpAgent(AgentPeer):
         """The end of its stdin tells it."""
 
     def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
-        self.hub.silence(self._handshake)
+        self.hub.cancel_callback(self._handshake)
         self._handshake = None
         self._pinging = False
         self._tools.reset()

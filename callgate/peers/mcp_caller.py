@@ -25,9 +25,9 @@ from callgate.errors import (
 )
 from callgate.limits.deadlines import NEVER
 from callgate.model import ToolCall
-from callgate.peers.asked import Asked
 from callgate.peers.hub import PASS_FRAMES
 from callgate.peers.inflight import MAX_REQUESTS, Pending
+from callgate.peers.requests_to_client import RequestsToClient
 from callgate.peers.subscriptions import LISTEN
 from callgate.protocol import jsonrpc, mcp, mcp_encode
 from callgate.protocol.framing import Lines, Oversized
@@ -55,7 +55,7 @@ HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
 
 
-class McpCaller:
+class McpClientPeer:
     """One client's connection."""
 
     def __init__(self, hub: Hub, agent: AgentPeer, outbox: Outbox, name: str) -> None:
@@ -66,7 +66,7 @@ class McpCaller:
         self.outbox = outbox
         self.name = name
         self.lines = Lines(agent.spec.max_frame_bytes or HARD_FRAME_BYTES)
-        self.asked = Asked(hub, outbox, agent.outbox)
+        self.requests_to_client = RequestsToClient(hub, outbox, agent.outbox)
         self.in_flight: dict[Id, Pending] = {}
         """By the client's own ids."""
         self._others = 0
@@ -88,7 +88,7 @@ class McpCaller:
             if number % PASS_FRAMES == 0:
                 self._hub.flush()
         if self.lines.since_ns is not None:
-            self._hub.time_frame(self.lines, self.agent.name)
+            self._hub.start_frame_timeout(self.lines, self.agent.name)
 
     def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
         try:
@@ -111,11 +111,11 @@ class McpCaller:
         if isinstance(message, Request):
             self._request(message)
         elif isinstance(message, Response):
-            self.asked.answered(message)
+            self.requests_to_client.answered(message)
         elif isinstance(message, Cancelled):
             self._cancelled(message)
         elif isinstance(message, Progress):
-            self.asked.progress(message)
+            self.requests_to_client.progress(message)
         elif isinstance(message, Notification):
             self.agent.notification(message)
 
@@ -220,12 +220,12 @@ class McpCaller:
             too_late(now_ns)
             return
         if deadline_ns < NEVER:
-            pending.alarm = self._hub.alarm(deadline_ns - now_ns, too_late)
+            pending.alarm = self._hub.call_later(deadline_ns - now_ns, too_late)
         self._hub.fetch_quota(lane, fetched)
 
     def _leave(self, pending: Pending) -> None:
         """Something without a flight is not in flight any more."""
-        self._hub.silence(pending.alarm)
+        self._hub.cancel_callback(pending.alarm)
         if self.in_flight.pop(pending.id, None) is not None:
             self._others -= 1
 
@@ -260,7 +260,7 @@ class McpCaller:
 
     def no_more(self) -> None:
         """The client will send nothing any more: what needs it for its end, ends."""
-        self.asked.close()
+        self.requests_to_client.close()
         for pending in list(self.in_flight.values()):
             if pending.method == LISTEN:
                 self._cancel(pending)
@@ -276,7 +276,7 @@ class McpCaller:
 
     def closed(self) -> None:
         """The client went away: that is a cancel of everything it asked for."""
-        self.asked.close()
+        self.requests_to_client.close()
         for pending in list(self.in_flight.values()):
             self._cancel(pending)
 
@@ -295,7 +295,7 @@ class McpCaller:
             timeout_ns = self.agent.spec.requests_timeout_ns
             if timeout_ns is not None and message.method != LISTEN:
                 limit = LimitInfo("timeout", f"agent:{self.agent.name}", timeout_ns // 1_000_000)
-                pending.alarm = self._hub.alarm(
+                pending.alarm = self._hub.call_later(
                     timeout_ns, lambda _: self._request_timed_out(pending, limit)
                 )
             self.agent.send_request(pending, message)
@@ -340,20 +340,20 @@ class McpCaller:
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 
     def _reject(self, error: ProtocolError) -> None:
-        self._hub.reject(self.agent.name, error.reason)
+        self._hub.count_rejected_frame(self.agent.name, error.reason)
         if error.is_response:
-            self.asked.spoiled(error.id, error)
+            self.requests_to_client.spoiled(error.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(error.id, error))
 
     def _oversized(self, frame: Oversized) -> None:
         sought = seek(frame.head, frame.tail)
-        self._hub.reject(self.agent.name, "frame_bytes")
+        self._hub.count_rejected_frame(self.agent.name, "frame_bytes")
         scope = f"agent:{self.agent.name}"
         limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
         error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)
         if sought.is_response:
-            self.asked.spoiled(sought.id, error)
+            self.requests_to_client.spoiled(sought.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(sought.id, error))
 

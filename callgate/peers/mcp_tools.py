@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from callgate.peers.offer import is_denied_to_client
+from callgate.peers.offer import make_hidden_tool_check
 from callgate.protocol import results
 from callgate.protocol.jsonrpc import encode_json
 from callgate.protocol.problem import ProtocolError
@@ -61,9 +61,9 @@ class ToolLister:
         """A tool list as the client may see it."""
         agent = self._agent
         try:
-            return results.without_tools(result, is_denied_to_client(agent))
+            return results.without_tools(result, make_hidden_tool_check(agent))
         except ProtocolError as error:
-            agent.hub.reject(agent.name, error.reason)
+            agent.hub.count_rejected_frame(agent.name, error.reason)
             return results.NO_TOOLS
 
     def _ask(self, cursor: str | None) -> None:
@@ -91,7 +91,7 @@ class ToolLister:
         try:
             tools = results.read_tools(result)
         except ProtocolError as error:
-            agent.hub.reject(agent.name, error.reason)
+            agent.hub.count_rejected_frame(agent.name, error.reason)
             return None
         agent.hub.router.list_tools(agent.name, tools.names)
         return tools.next_cursor

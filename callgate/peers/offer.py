@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHANGED = jsonrpc.encode_notification("notifications/tools/list_changed")
 
 
-def is_denied_to_client(agent: AgentPeer) -> Callable[[str], bool]:
+def make_hidden_tool_check(agent: AgentPeer) -> Callable[[str], bool]:
     """Says of a tool whether the client is not shown it, under the policy as it is now."""
     caller = "" if agent.caller is None else agent.caller.name
     lane = agent.hub.router.lane
@@ -26,4 +26,4 @@ def is_denied_to_client(agent: AgentPeer) -> Callable[[str], bool]:
 def withheld(agent: AgentPeer) -> frozenset[str]:
     """The tools that the agent has listed and the client is not shown."""
     listed = agent.hub.router.listed_tools(agent.name)
-    return frozenset(filter(is_denied_to_client(agent), listed))
+    return frozenset(filter(make_hidden_tool_check(agent), listed))

@@ -21,7 +21,7 @@ from callgate.limits.deadlines import NEVER
 from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
 from callgate.peers.heart import HEARTBEAT_MS, Heart
-from callgate.peers.offer import CHANGED, is_denied_to_client
+from callgate.peers.offer import CHANGED, make_hidden_tool_check
 from callgate.protocol import mcp_encode, runtime
 from callgate.protocol import runtime_table as table
 from callgate.protocol.framing import Lengths
@@ -87,8 +87,8 @@ class RuntimeAgent(AgentPeer):
         """A process was started that knows this token, once."""
         self._token = token
         self.tools.clear()
-        self.hub.silence(self._handshake)
-        self._handshake = self.hub.alarm(self.spec.handshake_ns, self._handshake_failed)
+        self.hub.cancel_callback(self._handshake)
+        self._handshake = self.hub.call_later(self.spec.handshake_ns, self._handshake_failed)
 
     def started(self) -> None:
         """It says hello by itself."""
@@ -99,22 +99,22 @@ class RuntimeAgent(AgentPeer):
     def encode_call(self, pending: Pending, call: CallTool) -> bytes:
         flight = pending.flight
         timeout_ms = None
-        if flight is not None and flight.enforced_ns < NEVER:
+        if flight is not None and flight.deadline_ns < NEVER:
             timeout_ms = flight.remaining_ms(monotonic_ns())
         who = {"type": "agent", "id": "" if pending.caller is None else pending.caller.name}
         body = table.Call(
-            str(pending.own_id),
+            str(pending.gate_id),
             f"{self.name}/{call.name}",
             call.arguments if len(call.arguments) else Raw(b"{}"),
             timeout_ms=timeout_ms,
             caller=Raw(encode_json(who)),
         )
-        own_id = f"{_CALL}{pending.own_id}"
+        gate_id = f"{_CALL}{pending.gate_id}"
         if flight is None:
-            return runtime.encode(body, own_id, _utc_now())
+            return runtime.encode(body, gate_id, _utc_now())
         return runtime.encode(
             body,
-            own_id,
+            gate_id,
             _utc_now(),
             request_id=flight.request_id,
             correlation_id=flight.correlation_id,
@@ -122,7 +122,7 @@ class RuntimeAgent(AgentPeer):
 
     def encode_cancel(self, pending: Pending) -> bytes:
         grace_ms = self.spec.cancel_grace_ns // _MS_NS
-        return self._encode(table.Cancel(str(pending.own_id), deadline_ms=grace_ms))
+        return self._encode(table.Cancel(str(pending.gate_id), deadline_ms=grace_ms))
 
     def send_request(self, pending: Pending, request: Request) -> None:
         """This agent has tools only: the gate itself is the client's server."""
@@ -173,14 +173,14 @@ class RuntimeAgent(AgentPeer):
             except Exception as error:  # noqa: BLE001  # one frame may not stop the others
                 self.hub.fault(error)
         if self._frames.since_ns is not None:
-            self.hub.time_frame(self._frames, self.name)
+            self.hub.start_frame_timeout(self._frames, self.name)
 
     def _frame(self, frame: bytes) -> None:
         try:
             message = runtime.decode(frame, "agent")
             self._take(message)
         except ProtocolError as error:
-            self.hub.reject(self.name, error.reason)
+            self.hub.count_rejected_frame(self.name, error.reason)
             if error.id is not None:
                 said = table.Error("protocol.invalid", str(error.reason), retryable=False)
                 reply = self._encode(table.CoreError(), in_reply_to=str(error.id), error=said)
@@ -192,7 +192,7 @@ class RuntimeAgent(AgentPeer):
         if isinstance(body, table.Hello):
             self._hello(message, body)
         elif self._session is None:
-            raise ProtocolError(Reason.TYPE, own_id=message.id)
+            raise ProtocolError(Reason.TYPE, rpc_id=message.id)
         elif isinstance(body, table.Result):
             self._result(body)
         elif isinstance(body, table.Stream):
@@ -235,7 +235,7 @@ class RuntimeAgent(AgentPeer):
         self._heart.beat()
 
     def _handshake_failed(self, _: int) -> None:
-        self.hub.silence(self._handshake)
+        self.hub.cancel_callback(self._handshake)
         self._handshake = None
         self.hub.record("agent.handshake_failed", agent=self.name)
         for pending in self._listing:
@@ -272,7 +272,7 @@ class RuntimeAgent(AgentPeer):
         self._tools_changed()
 
     def _tools_changed(self) -> None:
-        self.hub.silence(self._handshake)
+        self.hub.cancel_callback(self._handshake)
         self._handshake = None
         self.shook_hands()
         if not self.is_ready:
@@ -287,7 +287,7 @@ class RuntimeAgent(AgentPeer):
 
     def _offered(self) -> list[table.Tool]:
         """The tools that the client may see."""
-        is_denied = is_denied_to_client(self)
+        is_denied = make_hidden_tool_check(self)
         return [tool for name, tool in self.tools.items() if not is_denied(name)]
 
     def offer_changed(self) -> None:
@@ -295,11 +295,11 @@ class RuntimeAgent(AgentPeer):
             self.caller.outbox.put(CHANGED)
 
     def _result(self, body: table.Result) -> None:
-        own_id = _own_id(body.call_id)
-        pending = self.pending.pop(own_id, None)
+        gate_id = _gate_id(body.call_id)
+        pending = self.pending.pop(gate_id, None)
         flight = None if pending is None else pending.flight
         if pending is None or flight is None:
-            self.late(own_id)
+            self.late(gate_id)
         elif flight.ending is not None:
             self.engine.work_ended(flight, answered=body.status != "canceled")
         else:
@@ -319,7 +319,7 @@ class RuntimeAgent(AgentPeer):
         self.answer(pending, ending, encode_result(pending.id, result))
 
     def _stream(self, body: table.Stream) -> None:
-        pending = self.pending.get(_own_id(body.call_id))
+        pending = self.pending.get(_gate_id(body.call_id))
         flight = None if pending is None else pending.flight
         if pending is None or flight is None or flight.ending or body.seq <= pending.seq:
             self.hub.stray += 1
@@ -359,7 +359,7 @@ class RuntimeAgent(AgentPeer):
 
     def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
         self._heart.stop()
-        self.hub.silence(self._handshake)
+        self.hub.cancel_callback(self._handshake)
         self._handshake = self._session = None
         self._frames.since_ns = None  # its last frame will not be complete any more
         self._frames = Lengths(self._limit_bytes)
@@ -371,17 +371,17 @@ class RuntimeAgent(AgentPeer):
             self._listing.clear()
 
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.reject(self.name, "frame_bytes")
+        self.hub.count_rejected_frame(self.name, "frame_bytes")
         call_id = runtime.seek_call(frame.head, frame.tail)
         if call_id is not None:
-            self.oversized(_own_id(call_id), frame.size, self._limit_bytes)
+            self.oversized(_gate_id(call_id), frame.size, self._limit_bytes)
 
     def _encode(self, body: table.Body, **chain: Any) -> bytes:
         self._sent += 1
         return runtime.encode(body, f"core-{self._sent}", _utc_now(), **chain)
 
 
-def _own_id(call_id: str) -> int:
+def _gate_id(call_id: str) -> int:
     """Our number of a call; 0, which no call has, for what is not one of ours."""
     return int(call_id) if call_id.isascii() and call_id.isdigit() and len(call_id) < 20 else 0  # noqa: PLR2004
 

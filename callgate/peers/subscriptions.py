@@ -37,16 +37,16 @@ def stream_of(members: Members | None) -> Id | None:
         return None
 
 
-def renamed(members: Members, own_id: Id) -> Members:
+def renamed(members: Members, gate_id: Id) -> Members:
     """The same, belonging to the stream of a request with another id."""
-    meta = {**_read(members["_meta"]), _KEY: Raw(encode_id(own_id))}
+    meta = {**_read(members["_meta"]), _KEY: Raw(encode_id(gate_id))}
     return {**members, "_meta": Raw(encode_json(meta))}
 
 
-def renamed_result(result: Raw, own_id: Id) -> Raw:
+def renamed_result(result: Raw, gate_id: Id) -> Raw:
     """A stream's last word, under another id."""
     try:
         members = _read(result)
     except msgspec.DecodeError:
         return result
-    return result if stream_of(members) is None else Raw(encode_json(renamed(members, own_id)))
+    return result if stream_of(members) is None else Raw(encode_json(renamed(members, gate_id)))

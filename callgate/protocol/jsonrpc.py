@@ -73,19 +73,19 @@ def decode(data: bytes) -> Request | Notification | Response:
     except ProtocolError as error:
         sought = seek_in(data)
         raise ProtocolError(
-            error.reason, own_id=sought.id, is_response=sought.is_response
+            error.reason, rpc_id=sought.id, is_response=sought.is_response
         ) from None
-    own_id: Id | None = None
+    rpc_id: Id | None = None
     try:
         if "id" in members:
-            own_id = read_id(members["id"])
-        return _classify(members, own_id)
+            rpc_id = read_id(members["id"])
+        return _classify(members, rpc_id)
     except ProtocolError as error:
         answers = "method" not in members and not members.keys().isdisjoint(("result", "error"))
-        raise ProtocolError(error.reason, own_id=own_id, is_response=answers) from None
+        raise ProtocolError(error.reason, rpc_id=rpc_id, is_response=answers) from None
 
 
-def _classify(members: Members, own_id: Id | None) -> Request | Notification | Response:
+def _classify(members: Members, rpc_id: Id | None) -> Request | Notification | Response:
     if read_text(members.get("jsonrpc", _NULL)) != "2.0":
         raise ProtocolError(Reason.VERSION)
     result, error = members.get("result", NOTHING), members.get("error", NOTHING)
@@ -100,17 +100,17 @@ def _classify(members: Members, own_id: Id | None) -> Request | Notification | R
             params = NOTHING
         elif not is_object(params):
             raise ProtocolError(Reason.PARAMS)
-        return Notification(method, params) if own_id is None else Request(own_id, method, params)
-    if own_id is None or bool(len(result)) == bool(len(error)):
+        return Notification(method, params) if rpc_id is None else Request(rpc_id, method, params)
+    if rpc_id is None or bool(len(result)) == bool(len(error)):
         raise ProtocolError(Reason.SHAPE)
     if len(error) and not is_object(error):
         raise ProtocolError(Reason.SHAPE)
-    return Response(own_id, result, error)
+    return Response(rpc_id, result, error)
 
 
-def encode_request(own_id: Id, method: str, params: Raw | bytes = NOTHING) -> bytes:
+def encode_request(rpc_id: Id, method: str, params: Raw | bytes = NOTHING) -> bytes:
     """A request of ours, or one that is passed on under an id of ours."""
-    head = (b'{"jsonrpc":"2.0","id":', encode_id(own_id), b',"method":', encode_json(method))
+    head = (b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), b',"method":', encode_json(method))
     return b"".join((*head, *_params(params)))
 
 
@@ -119,30 +119,30 @@ def encode_notification(method: str, params: Raw | bytes = NOTHING) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","method":', encode_json(method), *_params(params)))
 
 
-def encode_response(own_id: Id, response: Response) -> bytes:
+def encode_response(rpc_id: Id, response: Response) -> bytes:
     """An answer passed on under the id by which the caller knows the request."""
     result = response.result
     if len(result):
-        return encode_result(own_id, result)
+        return encode_result(rpc_id, result)
     return b"".join(
-        (b'{"jsonrpc":"2.0","id":', encode_id(own_id), b',"error":', response.error, b"}\n")
+        (b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), b',"error":', response.error, b"}\n")
     )
 
 
-def encode_result(own_id: Id, result: Raw | bytes) -> bytes:
+def encode_result(rpc_id: Id, result: Raw | bytes) -> bytes:
     """An answer with the given result."""
-    if own_id.__class__ is int:
-        return b"".join((b'{"jsonrpc":"2.0","id":%d,"result":' % own_id, result, b"}\n"))
-    return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(own_id), b',"result":', result, b"}\n"))
+    if rpc_id.__class__ is int:
+        return b"".join((b'{"jsonrpc":"2.0","id":%d,"result":' % rpc_id, result, b"}\n"))
+    return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(rpc_id), b',"result":', result, b"}\n"))
 
 
-def encode_error(own_id: Id | None, error: CallgateError) -> bytes:
+def encode_error(rpc_id: Id | None, error: CallgateError) -> bytes:
     """An error answer with its structure; without an id it says null, as JSON-RPC asks."""
     return (
         encode_json(
             {
                 "jsonrpc": "2.0",
-                "id": own_id,
+                "id": rpc_id,
                 "error": {
                     "code": error.jsonrpc,
                     "message": error.describe(),
@@ -154,9 +154,9 @@ def encode_error(own_id: Id | None, error: CallgateError) -> bytes:
     )
 
 
-def encode_id(own_id: Id) -> bytes:
+def encode_id(rpc_id: Id) -> bytes:
     """An id as it stands in a frame."""
-    return b"%d" % own_id if own_id.__class__ is int else encode_json(own_id)
+    return b"%d" % rpc_id if rpc_id.__class__ is int else encode_json(rpc_id)
 
 
 def _params(params: Raw | bytes) -> tuple[Raw | bytes, ...]:

@@ -183,22 +183,22 @@ def decode(data: bytes) -> Message:
         if _CR not in data and _LF not in data:
             if not data.isascii():
                 check_utf8(data)
-            own_id, params = frame.id, frame.params
-            if own_id.__class__ is not int:
+            rpc_id, params = frame.id, frame.params
+            if rpc_id.__class__ is not int:
                 message = _plain_with_text_id(data, frame)
-            elif not -MAX_ID <= own_id <= MAX_ID:
+            elif not -MAX_ID <= rpc_id <= MAX_ID:
                 message = None
             elif frame.method == CALL and params is not None:
                 name, arguments = params.name, params.arguments
-                rest = len(data) - len(str(own_id))
+                rest = len(data) - len(str(rpc_id))
                 if rest == CALL_BYTES + len(name) + len(arguments) and name and len(arguments):
-                    return CallTool(own_id, name, arguments)  # `_plain_call`, at once
+                    return CallTool(rpc_id, name, arguments)  # `_plain_call`, at once
                 message = _plain_call(data, frame, rest)
             else:
                 result = frame.result
-                spare = len(data) - RESULT_BYTES - len(str(own_id)) - len(result)
+                spare = len(data) - RESULT_BYTES - len(str(rpc_id)) - len(result)
                 if spare in _RESULT_BLANKS and len(result):
-                    return Response(own_id, result)
+                    return Response(rpc_id, result)
                 message = None
             if message is not None:
                 return message
@@ -214,28 +214,28 @@ def _plain_call(data: bytes, frame: _Frame, rest: int) -> CallTool | None:
     if not name or not len(arguments):
         return None
     spare = rest - CALL_BYTES - len(name) - len(arguments)
-    own_id: Id = frame.id  # type: ignore[assignment]  # who comes here has looked
+    rpc_id: Id = frame.id  # type: ignore[assignment]  # who comes here has looked
     if len(meta):
         if spare == len(meta) + _META_BYTES:
-            return CallTool(own_id, name, arguments, *_read_meta(meta))
+            return CallTool(rpc_id, name, arguments, *_read_meta(meta))
     elif not spare or (
         spare == _SPACED_CALL_BLANKS
-        and data.startswith(_SPACED_CALL % (jsonrpc.encode_id(own_id), name.encode()))
+        and data.startswith(_SPACED_CALL % (jsonrpc.encode_id(rpc_id), name.encode()))
     ):
-        return CallTool(own_id, name, arguments)
+        return CallTool(rpc_id, name, arguments)
     return None
 
 
 def _plain_with_text_id(data: bytes, frame: _Frame) -> CallTool | Response | None:
     """The same for a frame whose id is a text."""
-    own_id, result = frame.id, frame.result
-    if not isinstance(own_id, str) or len(own_id) > MAX_ID_CHARS:
+    rpc_id, result = frame.id, frame.result
+    if not isinstance(rpc_id, str) or len(rpc_id) > MAX_ID_CHARS:
         return None
-    rest = len(data) - len(own_id.encode()) - len(b'""')
+    rest = len(data) - len(rpc_id.encode()) - len(b'""')
     if frame.method == CALL:
         return _plain_call(data, frame, rest)
     if len(result) and rest - RESULT_BYTES - len(result) in _RESULT_BLANKS:
-        return Response(own_id, result)
+        return Response(rpc_id, result)
     return None
 
 
@@ -243,32 +243,32 @@ def _decode_slowly(data: bytes) -> Message:
     message = jsonrpc.decode(data)
     if isinstance(message, Response):
         return message
-    own_id = message.id if isinstance(message, jsonrpc.Request) else None
+    rpc_id = message.id if isinstance(message, jsonrpc.Request) else None
     try:
         if message.method not in METHODS.keys and METHODS.resembled_by(message.method):
             raise ProtocolError(Reason.METHOD)  # noqa: TRY301  # one place adds the id
         params = PARAMS.read(message.params) if len(message.params) else None
-        if own_id is None:
+        if rpc_id is None:
             return _notification(message.method, params)
-        return _request(own_id, message.method, params)
+        return _request(rpc_id, message.method, params)
     except ProtocolError as error:
-        raise ProtocolError(error.reason, own_id=own_id, is_response=False) from None
+        raise ProtocolError(error.reason, rpc_id=rpc_id, is_response=False) from None
 
 
-def _request(own_id: Id, method: str, params: Members | None) -> CallTool | Request:
+def _request(rpc_id: Id, method: str, params: Members | None) -> CallTool | Request:
     raw_meta = NOTHING if params is None else params.get("_meta", NOTHING)
     if raw_meta == _NULL:
         raw_meta = NOTHING
     token, timeout_ms, raw_meta, meta = _read_meta(raw_meta) if len(raw_meta) else _NO_META
     if method != CALL:
-        return Request(own_id, method, params, token, raw_meta, meta)
+        return Request(rpc_id, method, params, token, raw_meta, meta)
     extra = dict(params or {})
     name = read_text(extra.pop("name", _NULL))
     if not name:
         raise ProtocolError(Reason.TOOL_NAME)
     arguments = extra.pop("arguments", NOTHING)
     extra.pop("_meta", None)
-    return CallTool(own_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None)
+    return CallTool(rpc_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None)
 
 
 def _notification(method: str, params: Members | None) -> Notification | Cancelled | Progress:

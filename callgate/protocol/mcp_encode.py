@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def encode_call(
     call: CallTool,
-    own_id: int,
+    rpc_id: int,
     token: Id | None = None,
     timeout_ms: int | None = None,
     trace: Mapping[str, str] | None = None,
@@ -37,7 +37,7 @@ def encode_call(
     The caller's progress token is replaced by `token`, or left out. `timeout_ms` and `trace`
     replace what the caller sent, if they are given.
     """
-    head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":' % own_id
+    head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":' % rpc_id
     name, arguments = encode_json(call.name), call.arguments
     has_meta = call.meta is not None or timeout_ms is not None or trace is not None
     if not has_meta and call.extra is None and len(arguments):
@@ -53,14 +53,14 @@ def encode_call(
     return b"".join(parts)
 
 
-def encode_request(request: Request, own_id: Id, token: Id | None = None) -> bytes:
+def encode_request(request: Request, rpc_id: Id, token: Id | None = None) -> bytes:
     """Any other request passed on under an id and a progress token of ours."""
     params = request.params
     if params is None:
-        return jsonrpc.encode_request(own_id, request.method)
+        return jsonrpc.encode_request(rpc_id, request.method)
     if request.token is not None:
         params = {**params, "_meta": Raw(_with_token(request.meta, token))}
-    return jsonrpc.encode_request(own_id, request.method, encode_json(params))
+    return jsonrpc.encode_request(rpc_id, request.method, encode_json(params))
 
 
 def encode_notification(notification: Notification) -> bytes:
@@ -70,9 +70,9 @@ def encode_notification(notification: Notification) -> bytes:
     return jsonrpc.encode_notification(notification.method, raw)
 
 
-def encode_cancelled(own_id: Id, params: Members | None = None) -> bytes:
-    """Cancel our request `own_id`; the other members are passed on from `params`."""
-    members = {**(params or {}), "requestId": Raw(encode_id(own_id))}
+def encode_cancelled(rpc_id: Id, params: Members | None = None) -> bytes:
+    """Cancel our request `rpc_id`; the other members are passed on from `params`."""
+    members = {**(params or {}), "requestId": Raw(encode_id(rpc_id))}
     return jsonrpc.encode_notification(CANCELLED, encode_json(members))
 
 
@@ -82,7 +82,7 @@ def encode_progress(token: Id, params: Members) -> bytes:
     return jsonrpc.encode_notification(PROGRESS, encode_json(members))
 
 
-def encode_refusal(own_id: Id, error: CallgateError, *, stateless: bool = False) -> bytes:
+def encode_refusal(rpc_id: Id, error: CallgateError, *, stateless: bool = False) -> bytes:
     """A refusal as a result: text for the model, the structure in `_meta`.
 
     Results of the era without `initialize` say that they are complete.
@@ -94,7 +94,7 @@ def encode_refusal(own_id: Id, error: CallgateError, *, stateless: bool = False)
     }
     if stateless:
         result["resultType"] = "complete"
-    return jsonrpc.encode_result(own_id, encode_json(result))
+    return jsonrpc.encode_result(rpc_id, encode_json(result))
 
 
 def _meta(

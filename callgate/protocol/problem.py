@@ -62,11 +62,11 @@ class ProtocolError(ProtocolInvalid):
     """
 
     def __init__(
-        self, reason: Reason, *, own_id: Id | None = None, is_response: bool | None = None
+        self, reason: Reason, *, rpc_id: Id | None = None, is_response: bool | None = None
     ) -> None:
         super().__init__()
         self.reason = reason
-        self.id = own_id
+        self.id = rpc_id
         self.is_response = is_response
         self.jsonrpc = (  # type: ignore[misc]  # the one error whose number depends on its cause
             PARSE_ERROR if reason in _PARSE_REASONS else INVALID_REQUEST

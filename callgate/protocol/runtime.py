@@ -142,24 +142,24 @@ def decode(frame: bytes, sender: Side) -> Message:
         raise _unreadable(frame, Reason.DEPTH) from None
     except ProtocolError as error:
         raise _unreadable(frame, error.reason) from None
-    own_id = read_text(members.get("id", NOTHING))
-    if not own_id or len(own_id) > MAX_ID_CHARS:
+    rpc_id = read_text(members.get("id", NOTHING))
+    if not rpc_id or len(rpc_id) > MAX_ID_CHARS:
         raise ProtocolError(Reason.ID)
     try:
-        return _message(members, own_id, sender)
+        return _message(members, rpc_id, sender)
     except (msgspec.DecodeError, RecursionError):
-        raise ProtocolError(Reason.PAYLOAD, own_id=own_id) from None
+        raise ProtocolError(Reason.PAYLOAD, rpc_id=rpc_id) from None
     except ProtocolError as error:
-        raise ProtocolError(error.reason, own_id=own_id) from None
+        raise ProtocolError(error.reason, rpc_id=rpc_id) from None
 
 
 def _unreadable(frame: bytes, reason: Reason) -> ProtocolError:
     if reason == Reason.NOT_OBJECT and frame.lstrip().startswith(b"["):
         reason = Reason.BATCH
-    return ProtocolError(reason, own_id=seek_in(frame).id)
+    return ProtocolError(reason, rpc_id=seek_in(frame).id)
 
 
-def _message(members: Members, own_id: str, sender: Side) -> Message:
+def _message(members: Members, rpc_id: str, sender: Side) -> Message:
     if bytes(members.get("v", NOTHING)) != b"1":
         raise ProtocolError(Reason.VERSION)
     kind = read_text(members.get("type", NOTHING))
@@ -175,7 +175,7 @@ def _message(members: Members, own_id: str, sender: Side) -> Message:
         raise ProtocolError(Reason.TYPE)
     return Message(
         _body(kind, payload, refused=error is not None),
-        own_id,
+        rpc_id,
         ts,
         actor=members.get("actor", NOTHING),
         error=error,
@@ -256,7 +256,7 @@ def _rejected(tool_id: str, why: str) -> Rejected:
 
 def encode(
     body: Body,
-    own_id: str,
+    rpc_id: str,
     ts: str,
     *,
     in_reply_to: str | None = None,
@@ -269,7 +269,7 @@ def encode(
     envelope = _Envelope(
         V1,
         body.type,
-        own_id,
+        rpc_id,
         ts,
         body,
         in_reply_to,

@@ -137,16 +137,16 @@ class Engine:
         lane = flight.lane
         now_ns = monotonic_ns()
         duration_ns = now_ns - flight.asked_ns
-        slot = flight.slot
-        if slot is not None:
-            slot.discard(flight)
-            flight.slot = None
+        bucket = flight.deadline_bucket
+        if bucket is not None:
+            bucket.discard(flight)
+            flight.deadline_bucket = None
         lane.stats.ended(ending.code, duration_ns)
         lingers = flight.lingers
         if lingers:
             lane.recorder.pins += 1
             if flight.grace_ns is not None:
-                flight.deadline_ns = now_ns + flight.grace_ns
+                flight.check_at_ns = now_ns + flight.grace_ns
                 self.watch(flight)
         if flight.span is not None:
             self.spans.end(flight.span, ending.code)
@@ -214,7 +214,7 @@ class Engine:
         lane.stats.refused(error.code, refusals.scope_kind(error))
         recorder = lane.recorder
         if recorder.log is not None:
-            recorder.denied(lane, error, ids, now_ns)
+            recorder.refused(lane, error, ids, now_ns)
             if recorder.flush_ns is not None and recorder.flush_ns < self.armed_ns:
                 self._rearm()
         return error
@@ -271,7 +271,7 @@ class Engine:
         if not lane.plain:
             for hidden in screen.charge(flight, now_ns, time_ns()):
                 self.would_deny(flight, hidden)
-            if flight.slot is not None and flight.deadline_ns != flight.enforced_ns:
+            if flight.deadline_bucket is not None and flight.check_at_ns != flight.deadline_ns:
                 self.deadlines.discard(flight)
         try:
             lane.recorder.admitted(flight, now_ns - flight.asked_ns)
@@ -283,7 +283,7 @@ class Engine:
             return self._turn_away(flight, error, now_ns)
         lane.stats.in_flight += 1
         self.flights[flight.request_id] = flight
-        if flight.slot is None and flight.deadline_ns < NEVER:
+        if flight.deadline_bucket is None and flight.check_at_ns < NEVER:
             deadlines = self.deadlines
             deadlines.add(flight)
             if deadlines.wake_ns < self.armed_ns:
@@ -331,7 +331,7 @@ class Engine:
         elif flight.ending is not None:
             self._release(flight, now_ns)
             flight.owner.ignored(flight)
-        elif now_ns < flight.enforced_ns:
+        elif now_ns < flight.deadline_ns:
             self._shadow_timeout(flight)
         elif flight.settle(Ending.TIMED_OUT):
             self._interrupt(flight, now_ns)
@@ -340,19 +340,19 @@ class Engine:
         """Stop the work of a call that was settled; its places wait for that, or for the grace."""
         self.deadlines.discard(flight)
         if not flight.lingers:  # else `finish` sees to it, which is soon
-            flight.deadline_ns = now_ns + flight.lane.spec.cancel_grace_ns
+            flight.check_at_ns = now_ns + flight.lane.spec.cancel_grace_ns
             self.watch(flight)
         flight.owner.interrupt(flight)
 
     def _shadow_timeout(self, flight: Flight) -> None:
-        shadow_ns = flight.deadline_ns - flight.asked_ns
+        shadow_ns = flight.check_at_ns - flight.asked_ns
         self.would_deny(flight, refusals.timed_out(flight.lane, flight.request_id, shadow_ns))
-        flight.deadline_ns = flight.enforced_ns
+        flight.check_at_ns = flight.deadline_ns
         self.watch(flight)
 
     def watch(self, item: Flight | TimedCallback) -> None:
         """Look at it again at its `deadline_ns`; `deadlines.discard` takes that back."""
-        if item.deadline_ns < NEVER:
+        if item.check_at_ns < NEVER:
             self.deadlines.add(item)
             if self.deadlines.wake_ns < self.armed_ns:
                 self._rearm()

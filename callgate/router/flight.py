@@ -86,14 +86,14 @@ class Flight(msgspec.Struct, eq=False):
     owner: Owner
     parent: Flight | None
     asked_ns: int
+    check_at_ns: int
+    """When the engine looks at it next."""
     deadline_ns: int
-    """When to look at it next."""
-    enforced_ns: int
-    """When it must end; later than `deadline_ns` only while a shadowed timeout comes first."""
+    """When it must end; later than `check_at_ns` only while a shadowed timeout comes first."""
     bytes_in: int | None = None
     holds_slots: bool = False
-    slot: set[Timed] | None = None
-    """The deadlines' own."""
+    deadline_bucket: set[Timed] | None = None
+    """The set in `Deadlines` that holds this call; `slots` are its concurrency limits."""
     brought_time: bool = False
     """Whether the call asked for a time of its own."""
     queued_ns: int = 0
@@ -159,7 +159,7 @@ class Flight(msgspec.Struct, eq=False):
 
     def remaining_ms(self, now_ns: int) -> int:
         """What is left until the deadline."""
-        return max(0, self.enforced_ns - now_ns) // 1_000_000
+        return max(0, self.deadline_ns - now_ns) // 1_000_000
 
 
 def blocked_by_ancestors(lane: Lane, parent: Flight | None) -> Slots | None:

@@ -237,7 +237,7 @@ class Lanes:
         caller = self._counters.others if name == OTHERS else self._counters.caller(name)
         if caller is None:
             shown, named = self._introduce(name)
-            caller, forgotten = self._counters.admit_caller(
+            caller, forgotten = self._counters.add_caller(
                 name, shown, named=named, now_ns=now_ns, wall_ns=wall_ns
             )
             for gone in forgotten:

@@ -275,7 +275,7 @@ class LocalRunner:
             return failure
         lane = flight.lane
         if ending is Ending.TIMED_OUT:
-            elapsed_ns = flight.enforced_ns - flight.asked_ns
+            elapsed_ns = flight.deadline_ns - flight.asked_ns
             return refusals.timed_out(lane, flight.request_id, elapsed_ns)
         return refusals.plain(CallCanceled, lane, flight.request_id)
 

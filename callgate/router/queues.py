@@ -29,11 +29,11 @@ def deadline_of(
         return refusals.plain(InvalidInput, lane, request_id)
     else:
         deadline_ns = now_ns + min(timeout_ms * 1_000_000, lane.ceiling_ns)
-    if parent is None or parent.enforced_ns >= deadline_ns or parent.ended_by_itself:
+    if parent is None or parent.deadline_ns >= deadline_ns or parent.ended_by_itself:
         return deadline_ns
-    if parent.enforced_ns <= now_ns:
+    if parent.deadline_ns <= now_ns:
         return refusals.plain(CallTimedOut, lane, request_id)
-    return parent.enforced_ns
+    return parent.deadline_ns
 
 
 def no_room(
@@ -78,7 +78,7 @@ class Queues:
         lane = flight.lane
         flight.queued = True
         flight.queued_ns = now_ns
-        lane.caller.pins += 1
+        lane.caller.waiting_calls += 1
         lane.recorder.pins += 1
         lane.stats.queued += 1
         lane.agent.queue.push(flight)
@@ -114,7 +114,7 @@ class Queues:
 def _left(flight: Flight, now_ns: int) -> None:
     flight.queued = False
     lane = flight.lane
-    lane.caller.pins -= 1
+    lane.caller.waiting_calls -= 1
     lane.recorder.pins -= 1
     lane.stats.queued -= 1
     lane.stats.waited(now_ns - flight.queued_ns)

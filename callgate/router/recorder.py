@@ -143,18 +143,18 @@ class Recorder:
         if self.retired and not self.batched:
             self._close_if_idle()
 
-    def denied(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
+    def refused(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
         """A call was refused, and there is a log."""
-        self._denied(lane, error, ids, now_ns)
+        self._count_or_write(lane, error, ids, now_ns)
         if self.retired and not self.batched:
             self._close_if_idle()
 
-    def _denied(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
+    def _count_or_write(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
         merger = lane.merger
         if merger is None:
             merger = lane.merger = Merger()
         if merger.offer(now_ns):
-            self._refused("tool.call.denied", lane, error, ids)
+            self._write_refusal("tool.call.denied", lane, error, ids)
             return
         key = id(lane), error.code
         merged = self._merging.get(key)
@@ -164,20 +164,20 @@ class Recorder:
 
     def would_deny(self, lane: Lane, error: CallgateError, ids: str) -> None:
         """A limit in shadow mode would have refused a call that passes."""
-        self._refused("tool.call.would_deny", lane, error, ids)
+        self._write_refusal("tool.call.would_deny", lane, error, ids)
 
     def flush_merged(self) -> None:
         """Write the refusals that were only counted, one record for each lane and code."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
         for lane, error, count in merging.values():
-            self._refused("tool.call.denied", lane, error, "", count)
+            self._write_refusal("tool.call.denied", lane, error, "", count)
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):
             self.close()
 
-    def _refused(
+    def _write_refusal(
         self,
         event: events.Refusal,
         lane: Lane,

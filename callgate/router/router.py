@@ -341,7 +341,7 @@ class Router:
                 raise self.engine.refuse(lane, error, monotonic_ns()) from None
 
     async def _fetch_budget(
-        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, own_id: str = ""
+        self, lane: Lane, call: ToolCall, parent: Flight | None, asked_ns: int, request_id: str = ""
     ) -> Lane:
         """Wait until a call can be charged; its lane, which a reload may have replaced."""
         while lane.quota is not None and not self._quotas.in_hand(lane):
@@ -355,7 +355,9 @@ class Router:
                     await self._quotas.fetch(lane)
             except (TimeoutError, StateUnavailable):
                 if not shadow:
-                    error = refusals.plain(StateUnavailable, lane, own_id or self.engine.new_id())
+                    error = refusals.plain(
+                        StateUnavailable, lane, request_id or self.engine.new_id()
+                    )
                     now_ns = monotonic_ns()
                     raise self.engine.refuse_call(lane, error, call, parent, now_ns) from None
             lane = self._lane(call, parent, asked_ns)

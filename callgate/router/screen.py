@@ -80,5 +80,5 @@ def charge(flight: Flight, now_ns: int, wall_ns: int) -> list[CallgateError]:
     ]
     if lane.shadow_default_ns != NEVER:
         shadow_ns = lane.shadow_ceiling_ns if flight.brought_time else lane.shadow_default_ns
-        flight.deadline_ns = min(flight.enforced_ns, flight.asked_ns + shadow_ns)
+        flight.check_at_ns = min(flight.deadline_ns, flight.asked_ns + shadow_ns)
     return would

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class TimedCallback:
     """A function that the engine calls once, with `now_ns`, at or after a time."""
 
-    __slots__ = ("callback", "deadline_ns", "slot")
+    __slots__ = ("callback", "check_at_ns", "deadline_bucket")
 
-    def __init__(self, deadline_ns: int, callback: Callable[[int], None]) -> None:
-        self.deadline_ns = deadline_ns
+    def __init__(self, check_at_ns: int, callback: Callable[[int], None]) -> None:
+        self.check_at_ns = check_at_ns
         self.callback = callback
-        self.slot: set[Timed] | None = None
+        self.deadline_bucket: set[Timed] | None = None
 
 
 class Timer:

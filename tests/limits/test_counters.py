@@ -28,7 +28,7 @@ def meet(counters: Counters, name: str, now_ns: int, *, named: bool = False) -> 
     known = counters.caller(name)
     if known is not None:
         return known
-    caller, _ = counters.admit_caller(name, name, named=named, now_ns=now_ns, wall_ns=now_ns)
+    caller, _ = counters.add_caller(name, name, named=named, now_ns=now_ns, wall_ns=now_ns)
     return caller
 
 
@@ -97,8 +97,8 @@ def test_a_caller_whose_bucket_is_full_again_is_forgotten_when_others_come() -> 
     call(counters, "old", 0)
     full_ns = OWN_RATE.interval_ns
 
-    _, early = counters.admit_caller("b", "b", named=False, now_ns=full_ns - 1, wall_ns=0)
-    _, later = counters.admit_caller("c", "c", named=False, now_ns=full_ns, wall_ns=0)
+    _, early = counters.add_caller("b", "b", named=False, now_ns=full_ns - 1, wall_ns=0)
+    _, later = counters.add_caller("c", "c", named=False, now_ns=full_ns, wall_ns=0)
 
     assert "old" not in [caller.name for caller in early]
     assert "old" in [caller.name for caller in later]
@@ -110,7 +110,7 @@ def test_a_caller_with_a_call_inside_or_waiting_is_never_forgotten() -> None:
     inside = meet(counters, "inside", 0)
     counters.slots(OWN_SLOTS, inside).used = 1
     waiting = meet(counters, "waiting", 0)
-    waiting.pins = 1
+    waiting.waiting_calls = 1
 
     for number in range(100):
         meet(counters, f"new{number}", HOUR_NS)
@@ -126,10 +126,10 @@ def test_a_caller_with_quota_in_hand_is_never_forgotten_in_its_window() -> None:
     quota.give(0, 10, 0)
 
     for number in range(10):
-        counters.admit_caller(str(number), "", named=False, now_ns=0, wall_ns=HOUR_NS - 1)
+        counters.add_caller(str(number), "", named=False, now_ns=0, wall_ns=HOUR_NS - 1)
     assert counters.caller("a") is caller
     for number in range(10):
-        counters.admit_caller(f"{number}b", "", named=False, now_ns=0, wall_ns=HOUR_NS)
+        counters.add_caller(f"{number}b", "", named=False, now_ns=0, wall_ns=HOUR_NS)
 
     assert counters.caller("a") is None
 

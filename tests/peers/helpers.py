@@ -12,7 +12,7 @@ from callgate.peers import hub as hub_module
 from callgate.peers import mcp_agent, mcp_caller, offer, runtime_agent
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
-from callgate.peers.mcp_caller import McpCaller
+from callgate.peers.mcp_caller import McpClientPeer
 from callgate.peers.outbox import Outbox
 from callgate.policy import Policy
 from callgate.router import Router
@@ -118,7 +118,9 @@ class Rig:
         wire = self.hub.wire
         spec = router.policy.gate("web")
         self.peer = kind(self.hub, spec, Outbox(wire, self.agent_pipe), self.trouble)
-        self.caller = McpCaller(self.hub, self.peer, Outbox(wire, self.client_pipe), "anonymous")
+        self.caller = McpClientPeer(
+            self.hub, self.peer, Outbox(wire, self.client_pipe), "anonymous"
+        )
 
     def trouble(self, reason: StopReason, *, again: bool = False) -> None:
         self.troubles.append((reason, again))

@@ -167,7 +167,7 @@ async def test_an_unreadable_answer_of_a_client_is_told_to_the_agent(
         refusal = gate.one_to_agent()
         assert (refusal["id"], code_of(refusal)) == ("q", "protocol.invalid")
         assert gate.to_client() == []
-        assert len(gate.caller.asked) == 0
+        assert len(gate.caller.requests_to_client) == 0
 
 
 async def test_an_oversized_call_is_refused_under_its_id_and_others_pass(

@@ -6,7 +6,7 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
-from callgate.peers.mcp_caller import McpCaller
+from callgate.peers.mcp_caller import McpClientPeer
 from callgate.peers.outbox import Outbox
 from tests.conftest import FULL
 from tests.peers.helpers import Pipe, answer, call, cancel, parsed, rig, text
@@ -30,7 +30,7 @@ async def test_a_hundred_callers_with_the_same_ids_get_their_own_answers(
     async with rig(tmp_path, clock) as gate:
         pipes = [Pipe() for _ in range(CALLERS)]
         callers = [
-            McpCaller(gate.hub, gate.peer, Outbox(gate.hub.wire, pipe), f"caller-{number}")
+            McpClientPeer(gate.hub, gate.peer, Outbox(gate.hub.wire, pipe), f"caller-{number}")
             for number, pipe in enumerate(pipes)
         ]
         for wave in range(CALLS // CALLERS // WAVE):

@@ -150,7 +150,9 @@ def assert_nothing_is_left(router: Router) -> None:
     assert engine._queues.agents == {}
     assert [len(agent.queue) for agent in agents] == [0] * len(agents)
     assert [item for slot in watched for item in slot] == []
-    assert [caller.name for caller in router._counters._callers.values() if caller.pins] == []
+    assert [
+        caller.name for caller in router._counters._callers.values() if caller.waiting_calls
+    ] == []
     assert [stats.in_flight for stats in router._lanes.stats() if stats.in_flight] == []
     assert [stats.queued for stats in router._lanes.stats() if stats.queued] == []
 

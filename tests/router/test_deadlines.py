@@ -236,7 +236,7 @@ async def test_a_nested_call_has_what_is_left_of_its_parents_time(
         task = await start(router, ToolCall("web", "outer", timeout_ms=1_000))
         parent, child = flights(router)
 
-        assert child.enforced_ns == parent.enforced_ns
+        assert child.deadline_ns == parent.deadline_ns
         assert child.remaining_ms(clock.now_ns) == 700
         clock.expire(router, 700)
 
@@ -376,7 +376,7 @@ async def test_a_call_of_another_router_is_nested_too(tmp_path: Path, clock: Clo
         near.add_tool("web", "outer", outer)
         task = await start(near, ToolCall("web", "outer", timeout_ms=500))
 
-        assert flights(far)[0].enforced_ns == flights(near)[0].enforced_ns
+        assert flights(far)[0].deadline_ns == flights(near)[0].deadline_ns
         clock.expire(near, 500)
 
         assert (await refused(task)).code == "limit.timeout"
