@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LAST_WORDS_S = 1.0
 """What a process wrote before it ended is read for at most so long after its end."""
-DEAF_NS = 2_000_000_000
+CLOSED_PIPE_GRACE_NS = 2_000_000_000
 """How long a process may live after it has closed its side of the protocol."""
 
 
@@ -80,7 +80,7 @@ class Connection:
             self._fds.discard(run.stdin)
             os.close(run.stdin)
 
-    async def last_words(self) -> None:
+    async def read_remaining_output(self) -> None:
         """The process has ended: read what it left."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
@@ -111,4 +111,6 @@ class Connection:
     def _closed_by_agent(self) -> None:
         """Without its side of the protocol a process is of no use: it ends, or is ended."""
         if self._deaf is None and not self._closing:
-            self._deaf = self._hub.call_later(DEAF_NS, lambda _: self._run.kill("unhealthy"))
+            self._deaf = self._hub.call_later(
+                CLOSED_PIPE_GRACE_NS, lambda _: self._run.kill("unhealthy")
+            )

@@ -100,11 +100,11 @@ def pace_reading(reader: Reader, pace: Pace, received: Callable[[bytes], None]) 
 
     async def pay(size: int) -> None:
         await pace.pass_on(size)
-        reader.release("pace")
+        reader.resume("pace")
 
     def paced(data: bytes) -> None:
         received(data)
-        reader.hold("pace")
+        reader.pause("pace")
         task = asyncio.get_running_loop().create_task(pay(len(data)))
         waiting.add(task)
         task.add_done_callback(waiting.discard)

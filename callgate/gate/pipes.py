@@ -98,7 +98,7 @@ class Reader:
         else:
             self._thread = self._loop.create_task(self._read_in_thread())
 
-    def hold(self, why: str) -> None:
+    def pause(self, why: str) -> None:
         """Read nothing until this reason is gone, and all others."""
         if not self._holds:
             self._reading.clear()
@@ -106,7 +106,7 @@ class Reader:
                 self._loop.remove_reader(self.fd)
         self._holds.add(why)
 
-    def release(self, why: str) -> None:
+    def resume(self, why: str) -> None:
         """A reason is gone."""
         if why not in self._holds:
             return

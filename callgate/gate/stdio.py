@@ -79,7 +79,7 @@ class StdioGate:
         )
         gate = router.policy.gate(settings.agent)
         kind = _kind_of(gate)
-        self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.trouble)
+        self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.end_process)
         self._spoke = False
         """Whether the agent has shown that it speaks its protocol."""
         self._agent.on_handshake = lambda: self._hear(None if settings.pass_stderr else stderr)
@@ -87,8 +87,8 @@ class StdioGate:
             hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller
         )
         self._done = asyncio.Event()
-        self._hurry = asyncio.Event()
-        """Nobody waits for answers any more."""
+        self._answers_done = asyncio.Event()
+        """Set when no call is in flight, the client is gone, or a signal came."""
         self._signal: int | None = None
         self._client_ended = False
         self._from_client: Reader | None = None
@@ -104,7 +104,7 @@ class StdioGate:
         self._caller.outbox.pipe = to_client
         self._listen_to_signals()
         self.supervisor.on_connected = lambda connection: self._join(stdin, to_client, connection)
-        life = asyncio.create_task(self.supervisor.live(self._agent, first))
+        life = asyncio.create_task(self.supervisor.supervise(self._agent, first))
         life.add_done_callback(lambda _: self._done.set())
         try:
             await self._done.wait()
@@ -148,19 +148,19 @@ class StdioGate:
         if client is None:
             client = self._from_client = Reader(stdin, self._received, self._no_more)
         reader = connection.reader
-        connection.writer.on_full = lambda: client.hold("agent")
-        connection.writer.on_drained = lambda: client.release("agent")
-        client.release("agent")  # the former process may have left it so
-        self._agent.on_ready = lambda: client.release("start")
+        connection.writer.on_full = lambda: client.pause("agent")
+        connection.writer.on_drained = lambda: client.resume("agent")
+        client.resume("agent")  # the former process may have left it so
+        self._agent.on_ready = lambda: client.resume("start")
 
         def drained() -> None:
-            reader.release("client")
-            client.release("flood")
+            reader.resume("client")
+            client.resume("flood")
 
-        to_client.on_full = lambda: reader.hold("client")
+        to_client.on_full = lambda: reader.pause("client")
         to_client.on_drained = drained
         if to_client.full:
-            reader.hold("client")
+            reader.pause("client")
 
     def _received(self, data: bytes) -> None:
         self._caller.receive(data)
@@ -168,18 +168,18 @@ class StdioGate:
         client = self._from_client
         if client is not None:
             if self._agent.held_bytes > HIGH_WATER_BYTES:
-                client.hold("start")
+                client.pause("start")
             if self._caller.outbox.pipe.flooded:
-                client.hold("flood")
+                client.pause("flood")
 
     async def _finish(self) -> None:
         """The client will send no more: answer what it asked for, unless nobody reads it."""
         caller = self._caller
-        caller.no_more()
-        caller.on_idle = self._hurry.set
+        caller.client_finished()
+        caller.on_idle = self._answers_done.set
         self.hub.flush()
         if caller.in_flight:
-            await self._hurry.wait()  # each of them has a deadline
+            await self._answers_done.wait()  # each of them has a deadline
         caller.closed()
         self.hub.flush()
 
@@ -196,7 +196,7 @@ class StdioGate:
 
     def _client_gone(self) -> None:
         self._client_ended = True
-        self._hurry.set()
+        self._answers_done.set()
         self._done.set()
 
     def _listen_to_signals(self) -> None:
@@ -208,7 +208,7 @@ class StdioGate:
             elif number == signal.SIGINT:
                 self._say("ends; interrupt again to end the agent at once")
             self._signal = self._signal or number
-            self._hurry.set()
+            self._answers_done.set()
             self._done.set()
 
         numbers = {signal.SIGTERM, signal.SIGINT}

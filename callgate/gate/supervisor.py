@@ -78,9 +78,9 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._again = False
         """Whether the process was ended in order to be started again."""
-        self._over = False
+        self._has_ended = False
         """Whether the process has ended; what ails it then is nobody's concern."""
-        self._hurry = asyncio.Event()
+        self._kill_now = asyncio.Event()
         self._started_ns = 0
         self._launched_by = spec.launcher
         self._peer: AgentPeer | None = None
@@ -94,7 +94,7 @@ class Supervisor:
         self._secrets = secrets
         self._restarts.spec = spec.restart
 
-    async def live(self, peer: AgentPeer, first: Run | None = None) -> Stopped:
+    async def supervise(self, peer: AgentPeer, first: Run | None = None) -> Stopped:
         """Run the agent until it shall not run any more; why the last run ended.
 
         Raises `LaunchRefused` if it cannot be started even once.
@@ -102,14 +102,14 @@ class Supervisor:
         self._peer = peer
         peer.on_wanted = self._wanted.set
         try:
-            return await self._live(peer, first)
+            return await self._supervise(peer, first)
         except Exception:
             self._gone(peer, "failed_to_start", None)
             raise
         finally:
             await self._history.close()
 
-    async def _live(self, peer: AgentPeer, first: Run | None) -> Stopped:
+    async def _supervise(self, peer: AgentPeer, first: Run | None) -> Stopped:
         self._restarts.started(monotonic_ns())
         run = await self._launch(None) if first is None else first
         while True:
@@ -117,7 +117,7 @@ class Supervisor:
                 run.kill("stop_requested")
             await self._connect(run, peer)
             stopped = await run.wait()
-            self._over = True
+            self._has_ended = True
             decision = self._decide(stopped)
             paused = run if stopped.state == "paused" else None
             again = not self._stop.is_set() and (isinstance(decision, Again) or paused is not None)
@@ -130,9 +130,9 @@ class Supervisor:
                 return found
             run = found
 
-    def trouble(self, reason: StopReason, *, again: bool = False) -> None:
+    def end_process(self, reason: StopReason, *, again: bool = False) -> None:
         """The process has to go; `again` starts another whatever the policy says."""
-        if self._run is None or self._over:
+        if self._run is None or self._has_ended:
             return
         self._again = again
         if reason == "protocol_violation":
@@ -142,7 +142,7 @@ class Supervisor:
     async def stop(self) -> None:
         """End the process: its stdin closes, then it is asked, then it is made to.
 
-        Whoever calls `hurry` meanwhile, or has before, will have it made to at once.
+        Whoever calls `stop_now` meanwhile, or has before, will have it made to at once.
         """
         self._stop.set()
         self._wanted.set()
@@ -154,7 +154,7 @@ class Supervisor:
         run = self._run
         if run is not None:
             ending = asyncio.ensure_future(self._end(run))
-            hurried = asyncio.ensure_future(self._hurry.wait())
+            hurried = asyncio.ensure_future(self._kill_now.wait())
             await asyncio.wait([ending, hurried], return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
                 run.kill("stop_requested")
@@ -162,8 +162,8 @@ class Supervisor:
             await ending
 
     def stop_now(self) -> None:
-        """Do not wait for a process that is asked to end."""
-        self._hurry.set()
+        """Make `stop` kill the process without waiting for it."""
+        self._kill_now.set()
 
     async def _end(self, run: Run) -> None:
         with suppress(TimeoutError):
@@ -203,7 +203,7 @@ class Supervisor:
 
     def _gone(self, peer: AgentPeer, reason: StopReason, limit: LimitInfo | None) -> None:
         """There will be no process any more."""
-        peer.died(reason, limit, again=False)
+        peer.process_ended(reason, limit, again=False)
         self._hub.flush()
 
     async def _launch(self, paused: Run | None) -> Run:
@@ -218,12 +218,12 @@ class Supervisor:
     async def _connect(self, run: Run, peer: AgentPeer) -> None:
         again = self._run is not None
         self._run = run
-        self._over = False
+        self._has_ended = False
         self._started_ns = time.time_ns()
         connection = Connection(run, peer, self._hub)
         self._connection = connection
         peer.outbox.pipe = connection.writer
-        peer.expect(run.token)
+        peer.process_launched(run.token)
         self.on_connected(connection)
         self._hub.router.usages.of(peer.name).began(run)
         self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
@@ -245,9 +245,9 @@ class Supervisor:
     async def _ended(self, run: Run, peer: AgentPeer, stopped: Stopped, *, again: bool) -> None:
         connection = self._connection
         if connection is not None:
-            await connection.last_words()
+            await connection.read_remaining_output()
         self._wanted.clear()
-        peer.died(stopped.reason, stopped.limit, again=again)
+        peer.process_ended(stopped.reason, stopped.limit, again=again)
         if peer.is_wanted or self._stop.is_set():
             self._wanted.set()
         self._hub.router.usages.of(peer.name).ended(stopped.state, stopped.usage)

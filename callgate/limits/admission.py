@@ -1,7 +1,7 @@
 """Admission: all of a call's counters at once, all or nothing.
 
 Pure. `admit` is the hot path: two loops that look, two that take, no allocation. A refused
-call takes nothing anywhere, so it is looked at again in `why_not` to find the reason; that
+call takes nothing anywhere, so it is looked at again in `find_refusal` to find the reason; that
 costs a little more, and refusals still cost less than admitted calls because nothing runs.
 """
 
@@ -42,7 +42,7 @@ def admit(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> boo
     return True
 
 
-def why_not(
+def find_refusal(
     rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int, *, queue: bool
 ) -> Refusal | None:
     """Why `admit` refuses a call, None if it does not; `queue` says whether slots are waited for.
@@ -58,7 +58,7 @@ def why_not(
     for slot in slots:
         if slot.used >= slot.limit:
             full = full or slot
-            if slot.holds_back_all:
+            if slot.blocks_whole_agent:
                 shared_ns = 0
     for rate in rates:
         wait_ns = rate.paid_until_ns - now_ns - rate.ahead_ns
@@ -68,7 +68,7 @@ def why_not(
             retry_ns, slowest = wait_ns, rate
         if not rate.spec.wait and wait_ns > denying_ns:
             denying_ns, denying = wait_ns, rate
-        if rate.holds_back_all and shared_ns != 0:
+        if rate.blocks_whole_agent and shared_ns != 0:
             shared_ns = max(shared_ns or 0, wait_ns)
     if full is not None and (not queue or slowest is None or denying is None):
         return Refusal(full, None, queue, shared_ns)
@@ -82,11 +82,11 @@ def release(slots: tuple[Slots, ...]) -> None:
         slot.used -= 1
 
 
-def undo(rates: tuple[Rate, ...], slots: tuple[Slots, ...]) -> None:
+def refund(rates: tuple[Rate, ...], slots: tuple[Slots, ...]) -> None:
     """Give everything back, for a call that was let in and never started."""
     release(slots)
     for rate in rates:
-        rate.give_back()
+        rate.refund()
 
 
 def shadow(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> list[Rate | Slots]:

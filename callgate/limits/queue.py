@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from callgate.limits.admission import admit, why_not
+from callgate.limits.admission import admit, find_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -110,9 +110,9 @@ class Queue(Generic[W]):
             if admit(call.rates, call.slots, now_ns):
                 tools.move_to_end(tool_key)
                 return call, False
-            refusal = why_not(call.rates, call.slots, now_ns, queue=True)
+            refusal = find_refusal(call.rates, call.slots, now_ns, queue=True)
             if refusal is None:
-                raise AssertionError("`admit` and `why_not` read the same counters")
+                raise AssertionError("`admit` and `find_refusal` read the same counters")
             call.paced = refusal.retry_after_ns is not None
             shared_wait_ns = refusal.shared_wait_ns
             self._expect_refill(

@@ -44,7 +44,7 @@ class Quota:
         self.in_hand -= 1
         return self.window
 
-    def give_back(self, window: int, wall_ns: int) -> None:
+    def refund(self, window: int, wall_ns: int) -> None:
         """Undo a `take` of `window` for a call that never started; a past window's is gone."""
         self._turn(wall_ns)
         if window == self.window:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Rate:
     """One call per `interval_ns`, with up to a burst saved for later."""
 
-    __slots__ = ("ahead_ns", "holds_back_all", "interval_ns", "label", "paid_until_ns", "spec")
+    __slots__ = ("ahead_ns", "blocks_whole_agent", "interval_ns", "label", "paid_until_ns", "spec")
 
     def __init__(self, spec: RateSpec) -> None:
         self.spec = spec
@@ -25,7 +25,7 @@ class Rate:
         self.interval_ns = spec.interval_ns
         self.ahead_ns = (spec.burst - 1) * self.interval_ns
         """How far ahead of now the calls so far may be paid for one more to fit."""
-        self.holds_back_all = spec.scope.holds_back_all
+        self.blocks_whole_agent = spec.scope.holds_back_all
         self.label = ""
         """The scope in words, once somebody was refused."""
 
@@ -38,7 +38,7 @@ class Rate:
         paid_until = self.paid_until_ns
         self.paid_until_ns = (paid_until if paid_until > now_ns else now_ns) + self.interval_ns
 
-    def give_back(self) -> None:
+    def refund(self) -> None:
         """Undo one `take`, for a call that never started."""
         self.paid_until_ns -= self.interval_ns
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class Slots:
     """`used` of `limit` places are taken."""
 
-    __slots__ = ("holds_back_all", "label", "limit", "spec", "used")
+    __slots__ = ("blocks_whole_agent", "label", "limit", "spec", "used")
 
     def __init__(self, spec: SlotSpec) -> None:
         self.spec = spec
         self.limit = spec.limit
         self.used = 0
-        self.holds_back_all = spec.scope.holds_back_all
+        self.blocks_whole_agent = spec.scope.holds_back_all
         self.label = ""
         """The scope in words, once somebody was refused."""
 

@@ -40,7 +40,7 @@ MAX_OVERDUE = 1_024
 """Calls that ignored their cancel and are remembered, so that a late answer is known as one."""
 
 
-class Trouble(Protocol):
+class EndProcess(Protocol):
     """Whoever can end a process."""
 
     def __call__(self, reason: StopReason, *, again: bool = False) -> None:
@@ -50,7 +50,7 @@ class Trouble(Protocol):
 class AgentPeer(ABC):
     """The connection to one agent."""
 
-    def __init__(self, hub: Hub, spec: GateSpec, outbox: Outbox, trouble: Trouble) -> None:
+    def __init__(self, hub: Hub, spec: GateSpec, outbox: Outbox, end_process: EndProcess) -> None:
         self.hub = hub
         self.engine = hub.engine
         self.spec = spec
@@ -59,7 +59,7 @@ class AgentPeer(ABC):
         self.outbox = outbox
         self.tools: Container[str] | None = None
         """Names that can be called; None if only the agent knows."""
-        self.trouble = trouble
+        self.end_process = end_process
         self.on_handshake: Callable[[], None] | None = None
         """Told once a process has shown that it speaks the protocol."""
         self.on_wanted: Callable[[], None] | None = None
@@ -75,7 +75,7 @@ class AgentPeer(ABC):
         """Whether what is sent goes out; else it is held."""
         self._held: list[bytes] = []
         self.held_bytes = 0
-        self._overdue: OrderedDict[int, Flight] = OrderedDict()
+        self._ignored_cancels: OrderedDict[int, Flight] = OrderedDict()
         self.last_id = 0
         """Of ours."""
 
@@ -116,7 +116,7 @@ class AgentPeer(ABC):
         """The protocol's cancel."""
 
     @abstractmethod
-    def expect(self, token: str | None) -> None:
+    def process_launched(self, token: str | None) -> None:
         """A process was started; it was given this token, if its protocol has one."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class AgentPeer(ABC):
         """Whether something waits for a process."""
         return bool(self._held)
 
-    def shook_hands(self) -> None:
+    def handshake_done(self) -> None:
         """The process speaks the protocol."""
         if self.on_handshake is not None:
             self.on_handshake()
@@ -182,7 +182,7 @@ class AgentPeer(ABC):
         if self.on_ready is not None:
             self.on_ready()
 
-    def forget(self, pending: Pending) -> None:
+    def cancel_request(self, pending: Pending) -> None:
         """A request other than a call is not wanted any more: take it back, or cancel it."""
         if self.pending.pop(pending.gate_id, None) is None:
             return
@@ -221,15 +221,15 @@ class AgentPeer(ABC):
     def ignored(self, flight: Flight) -> None:
         pending: Pending = flight.handle
         self.pending.pop(pending.gate_id, None)
-        self._overdue[pending.gate_id] = flight
-        if len(self._overdue) > MAX_OVERDUE:
-            _, oldest = self._overdue.popitem(last=False)
+        self._ignored_cancels[pending.gate_id] = flight
+        if len(self._ignored_cancels) > MAX_OVERDUE:
+            _, oldest = self._ignored_cancels.popitem(last=False)
             self.engine.work_ended(oldest, answered=False)
         if flight.lane.spec.on_ignored_cancel != "release":
-            self.suspect(flight)
+            self.on_cancel_ignored(flight)
 
     @abstractmethod
-    def suspect(self, flight: Flight) -> None:
+    def on_cancel_ignored(self, flight: Flight) -> None:
         """A cancel was ignored and the policy wants more than patience."""
 
     # How calls end.
@@ -262,7 +262,7 @@ class AgentPeer(ABC):
 
     def late(self, gate_id: int) -> None:
         """An answer to nothing in flight: late, doubled or invented."""
-        flight = self._overdue.pop(gate_id, None)
+        flight = self._ignored_cancels.pop(gate_id, None)
         if flight is not None:
             self.engine.work_ended(flight, answered=True)
         else:
@@ -298,7 +298,7 @@ class AgentPeer(ABC):
 
     def _without_answer(self, pending: Pending, error: CallgateError) -> None:
         """A request other than a call has come to nothing."""
-        self.hub.cancel_callback(pending.alarm)
+        self.hub.cancel_callback(pending.timeout)
         if pending.on_answer is not None:
             pending.on_answer(None)
         elif pending.caller is not None:
@@ -313,20 +313,20 @@ class AgentPeer(ABC):
 
     # The process's life.
 
-    def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
+    def process_ended(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
         """The process is gone, its pipe still here. `again`: another will take its place."""
         self.is_ready = False
         self.is_up = again
         if not again:
-            self.turn_away_waiting()  # else they would enter in the place of those who are lost
+            self.refuse_waiting()  # else they would enter in the place of those who are lost
         unsent = self._keep_unsent() if again else frozenset()
         gone = [one for one in self.pending.values() if one.gate_id not in unsent]
         for pending in gone:
             del self.pending[pending.gate_id]
             self._lost(pending, reason, limit)
-        for flight in self._overdue.values():
+        for flight in self._ignored_cancels.values():
             self.engine.work_ended(flight, answered=False)
-        self._overdue.clear()
+        self._ignored_cancels.clear()
         if not again:
             self._held.clear()
             self.held_bytes = 0
@@ -353,7 +353,7 @@ class AgentPeer(ABC):
             if pending.on_answer is None:
                 self._without_answer(pending, error)
             else:
-                self.hub.cancel_callback(pending.alarm)  # whoever asked knows of the death
+                self.hub.cancel_callback(pending.timeout)  # whoever asked knows of the death
         elif flight.ending is not None:
             self.engine.work_ended(flight, answered=False)
         else:
@@ -361,7 +361,7 @@ class AgentPeer(ABC):
             ending = Ending.CRASHED if limit is None else Ending.ENDED_BY_LIMIT
             self.end(pending, ending, error)
 
-    def turn_away_waiting(self) -> None:
+    def refuse_waiting(self) -> None:
         """Nobody who waits will be called."""
         waiting = [one for one in self.engine.flights.values() if one.owner is self and one.queued]
         for flight in waiting:

@@ -236,7 +236,7 @@ class Hub:
         for outbox, frames in withheld.items():
             outbox.replace(frames)
         if unsent:
-            self.engine.let_in(monotonic_ns())
+            self.engine.admit_waiting(monotonic_ns())
         return bool(unsent or unanswered)
 
 

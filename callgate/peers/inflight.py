@@ -31,7 +31,7 @@ class Pending(msgspec.Struct, eq=False):
     caller: McpClientPeer | None
     id: Id
     """The caller's."""
-    token: Id | None = None
+    progress_token: Id | None = None
     """The caller's progress token; the agent's is `gate_id`."""
     gate_id: int = 0
     """The id that the gate gave this request towards the agent; 0 until assigned."""
@@ -44,12 +44,12 @@ class Pending(msgspec.Struct, eq=False):
     """Of a tool call that waits for its turn."""
     method: str = ""
     """Of a request other than a tool call."""
-    alarm: TimedCallback | None = None
+    timeout: TimedCallback | None = None
     """Its deadline while it has no flight."""
     on_answer: Callable[[Response | None], None] | None = None
     """Of a request of ours; None means that no answer came in time."""
     stateless: bool = False
-    silent: bool = False
+    cancelled_by_client: bool = False
     """The caller has cancelled it: MCP wants no answer then."""
     answer: bytes = b""
     seq: int = 0

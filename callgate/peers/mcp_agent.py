@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.model import GateSpec, StopReason
-    from callgate.peers.agent import Trouble
+    from callgate.peers.agent import EndProcess
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
     from callgate.router.flight import Flight
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 class McpAgent(AgentPeer):
     """An agent that speaks MCP."""
 
-    def __init__(self, hub: Hub, spec: GateSpec, outbox: Outbox, trouble: Trouble) -> None:
-        super().__init__(hub, spec, outbox, trouble)
+    def __init__(self, hub: Hub, spec: GateSpec, outbox: Outbox, end_process: EndProcess) -> None:
+        super().__init__(hub, spec, outbox, end_process)
         self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.session = McpSession()
         self._tools = ToolLister(self)
@@ -125,10 +125,10 @@ class McpAgent(AgentPeer):
         self.register(pending)
 
         def give_up(_: int) -> None:
-            self.forget(pending)
+            self.cancel_request(pending)
             on_answer(None)
 
-        pending.alarm = self.hub.call_later(ns, give_up)
+        pending.timeout = self.hub.call_later(ns, give_up)
         pending.on_answer = on_answer
         pending.sent = jsonrpc.encode_request(pending.gate_id, method, params)
         self.outbox.put(pending.sent)
@@ -179,7 +179,7 @@ class McpAgent(AgentPeer):
             self.late(gate_id)
             return
         if self.on_handshake is not None and self.session.initialize is None:
-            self.shook_hands()  # the era without one: any answer will do
+            self.handshake_done()  # the era without one: any answer will do
         if pending.stateless and not self._tools.listed and len(message.result):
             self._tools.begin()  # an error may only say that it wants `initialize` first
         flight = pending.flight
@@ -205,7 +205,7 @@ class McpAgent(AgentPeer):
         self.answer(pending, ending, jsonrpc.encode_response(pending.id, message))
 
     def _other_answer(self, pending: Pending, message: Response) -> None:
-        self.hub.cancel_callback(pending.alarm)
+        self.hub.cancel_callback(pending.timeout)
         if pending.on_answer is not None:
             pending.on_answer(message)
             return
@@ -222,10 +222,15 @@ class McpAgent(AgentPeer):
 
     def _progress(self, message: Progress) -> None:
         pending = self.pending.get(message.token) if isinstance(message.token, int) else None
-        if pending is None or pending.token is None or pending.caller is None or pending.silent:
+        if (
+            pending is None
+            or pending.progress_token is None
+            or pending.caller is None
+            or pending.cancelled_by_client
+        ):
             self.hub.stray += 1
         elif pending.flight is None or pending.flight.ending is None:
-            frame = mcp_encode.encode_progress(pending.token, message.params)
+            frame = mcp_encode.encode_progress(pending.progress_token, message.params)
             pending.caller.outbox.put(frame)
 
     def _notification(self, message: Notification) -> None:
@@ -295,7 +300,7 @@ class McpAgent(AgentPeer):
     def _handshake_failed(self, _: int) -> None:
         self._handshake = None
         self.hub.record("agent.handshake_failed", agent=self.name)
-        self.trouble("handshake_failed")
+        self.end_process("handshake_failed")
 
     def _initialized(self, message: Response) -> str | None:
         """The version in an answer to `initialize`; what an error means the client knows."""
@@ -310,23 +315,23 @@ class McpAgent(AgentPeer):
             return None
         self.session.tells_changes = results.tells_changes(message.result)
         self.hub.record("agent.connected", agent=self.name)
-        self.shook_hands()
+        self.handshake_done()
         return version
 
-    def expect(self, token: str | None) -> None:
+    def process_launched(self, token: str | None) -> None:
         """MCP has no tokens on stdio."""
 
     def say_goodbye(self, reason: str) -> None:
         """The end of its stdin tells it."""
 
-    def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
+    def process_ended(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
         self.hub.cancel_callback(self._handshake)
         self._handshake = None
         self._pinging = False
         self._tools.reset()
         self.lines.since_ns = None  # its last frame will not be complete any more
         self.lines = Lines(self.lines.max_frame_bytes)
-        super().died(reason, limit, again=again)
+        super().process_ended(reason, limit, again=again)
 
     def started(self) -> None:
         initialize = self.session.initialize
@@ -345,7 +350,7 @@ class McpAgent(AgentPeer):
             self.ready()  # the client begins anew meanwhile
             self._expect_handshake()
         elif version != self.session.version:
-            self.trouble("protocol_violation")
+            self.end_process("protocol_violation")
         else:
             self._replay()
             self.ready()
@@ -358,7 +363,7 @@ class McpAgent(AgentPeer):
             self.ask(method, params, lambda _: None, LIST_TIMEOUT_NS)
         self._tools.begin()
 
-    def suspect(self, flight: Flight) -> None:
+    def on_cancel_ignored(self, flight: Flight) -> None:
         """Silence after a cancel is what MCP asks for: only a ping tells whether it is deaf."""
         if self._pinging:
             return
@@ -368,7 +373,7 @@ class McpAgent(AgentPeer):
         def answered(response: Response | None) -> None:
             self._pinging = False
             if response is None:
-                self.trouble("ignored_cancel", again=spec.on_ignored_cancel == "restart")
+                self.end_process("ignored_cancel", again=spec.on_ignored_cancel == "restart")
 
         self.ask("ping", b"{}", answered, max(spec.cancel_grace_ns, 1))
 

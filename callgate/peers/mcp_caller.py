@@ -220,12 +220,12 @@ class McpClientPeer:
             too_late(now_ns)
             return
         if deadline_ns < NEVER:
-            pending.alarm = self._hub.call_later(deadline_ns - now_ns, too_late)
+            pending.timeout = self._hub.call_later(deadline_ns - now_ns, too_late)
         self._hub.fetch_quota(lane, fetched)
 
     def _leave(self, pending: Pending) -> None:
         """Something without a flight is not in flight any more."""
-        self._hub.cancel_callback(pending.alarm)
+        self._hub.cancel_callback(pending.timeout)
         if self.in_flight.pop(pending.id, None) is not None:
             self._others -= 1
 
@@ -235,7 +235,7 @@ class McpClientPeer:
             self._leave(pending)
         else:
             self.in_flight.pop(pending.id, None)
-        if not pending.silent:
+        if not pending.cancelled_by_client:
             pending.answer = frame
             self.outbox.put(frame)
         if self.on_idle is not None and not self.in_flight:
@@ -243,7 +243,7 @@ class McpClientPeer:
 
     def refused(self, pending: Pending, error: CallgateError) -> None:
         """An answer of ours: a refusal, a timeout, a crash."""
-        self.answered(pending, b"" if pending.silent else self._encode(pending, error))
+        self.answered(pending, b"" if pending.cancelled_by_client else self._encode(pending, error))
 
     def encode_withheld(self, pending: Pending, error: CallgateError) -> bytes:
         """What stands in the place of an answer whose record could not be written."""
@@ -254,11 +254,11 @@ class McpClientPeer:
 
     def stream_ended(self, pending: Pending) -> None:
         """The agent ends a stream that the client listens to."""
-        pending.silent = True
+        pending.cancelled_by_client = True
         self.outbox.put(mcp_encode.encode_cancelled(pending.id))
         self.answered(pending, b"")
 
-    def no_more(self) -> None:
+    def client_finished(self) -> None:
         """The client will send nothing any more: what needs it for its end, ends."""
         self.requests_to_client.close()
         for pending in list(self.in_flight.values()):
@@ -295,13 +295,13 @@ class McpClientPeer:
             timeout_ns = self.agent.spec.requests_timeout_ns
             if timeout_ns is not None and message.method != LISTEN:
                 limit = LimitInfo("timeout", f"agent:{self.agent.name}", timeout_ns // 1_000_000)
-                pending.alarm = self._hub.call_later(
+                pending.timeout = self._hub.call_later(
                     timeout_ns, lambda _: self._request_timed_out(pending, limit)
                 )
             self.agent.send_request(pending, message)
 
     def _request_timed_out(self, pending: Pending, limit: LimitInfo) -> None:
-        self.agent.forget(pending)
+        self.agent.cancel_request(pending)
         self.refused(pending, CallTimedOut(agent=self.agent.name, limit=limit))
 
     def _cancelled(self, message: Cancelled) -> None:
@@ -313,7 +313,7 @@ class McpClientPeer:
 
     def _cancel(self, pending: Pending) -> None:
         """MCP wants no answer to what was cancelled, so the client gets none."""
-        pending.silent = True
+        pending.cancelled_by_client = True
         flight = pending.flight
         if flight is not None:
             self._engine.cancel(flight.request_id)
@@ -322,7 +322,7 @@ class McpClientPeer:
             now_ns = monotonic_ns()
             lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
             self._refusal(lane, refusals.plain(CallCanceled, lane, None), now_ns)
-        self.agent.forget(pending)
+        self.agent.cancel_request(pending)
         self.answered(pending, b"")
 
     def _refusal(self, lane: Lane, error: CallgateError, now_ns: int) -> CallgateError:

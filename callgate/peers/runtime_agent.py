@@ -20,7 +20,7 @@ from callgate.errors import AgentUnavailable, ProtocolInvalid
 from callgate.limits.deadlines import NEVER
 from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
-from callgate.peers.heart import HEARTBEAT_MS, Heart
+from callgate.peers.heartbeat import HEARTBEAT_MS, Heart
 from callgate.peers.offer import CHANGED, make_hidden_tool_check
 from callgate.protocol import mcp_encode, runtime
 from callgate.protocol import runtime_table as table
@@ -33,7 +33,7 @@ from callgate.router.flight import Ending
 if TYPE_CHECKING:
     from callgate.errors import LimitInfo
     from callgate.model import GateSpec, StopReason
-    from callgate.peers.agent import Trouble
+    from callgate.peers.agent import EndProcess
     from callgate.peers.hub import Hub
     from callgate.peers.inflight import Pending
     from callgate.peers.outbox import Outbox
@@ -56,11 +56,11 @@ class RuntimeAgent(AgentPeer):
         hub: Hub,
         spec: GateSpec,
         outbox: Outbox,
-        trouble: Trouble,
+        end_process: EndProcess,
         *,
         heartbeat_ms: int = HEARTBEAT_MS,
     ) -> None:
-        super().__init__(hub, spec, outbox, trouble)
+        super().__init__(hub, spec, outbox, end_process)
         self.tools: dict[str, table.Tool] = {}
         self._limit_bytes = spec.max_frame_bytes or runtime.MAX_FRAME_BYTES
         self._frames = Lengths(self._limit_bytes)
@@ -83,7 +83,7 @@ class RuntimeAgent(AgentPeer):
 
     # Towards the agent.
 
-    def expect(self, token: str | None) -> None:
+    def process_launched(self, token: str | None) -> None:
         """A process was started that knows this token, once."""
         self._token = token
         self.tools.clear()
@@ -147,7 +147,7 @@ class RuntimeAgent(AgentPeer):
     def notification(self, notification: Notification) -> None:
         """The runtime protocol has nothing like MCP's; the gate needs none of them."""
 
-    def forget(self, pending: Pending) -> None:
+    def cancel_request(self, pending: Pending) -> None:
         """A request other than a call was never the agent's."""
         if pending in self._listing:
             self._listing.remove(pending)
@@ -157,9 +157,9 @@ class RuntimeAgent(AgentPeer):
         if self._session is not None:
             self.outbox.put(self._encode(table.Goodbye(reason)))
 
-    def suspect(self, flight: Flight) -> None:
+    def on_cancel_ignored(self, flight: Flight) -> None:
         """An agent of this protocol has to answer a cancel."""
-        self.trouble("ignored_cancel", again=flight.lane.spec.on_ignored_cancel == "restart")
+        self.end_process("ignored_cancel", again=flight.lane.spec.on_ignored_cancel == "restart")
 
     # From the agent.
 
@@ -242,7 +242,7 @@ class RuntimeAgent(AgentPeer):
             if pending.caller is not None:
                 pending.caller.refused(pending, AgentUnavailable(agent=self.name))
         self._listing.clear()
-        self.trouble("handshake_failed")
+        self.end_process("handshake_failed")
 
     def _register(self, message: runtime.Message, body: table.Register) -> None:
         offered, rejected = runtime.check_tools(body, self.name)
@@ -274,7 +274,7 @@ class RuntimeAgent(AgentPeer):
     def _tools_changed(self) -> None:
         self.hub.cancel_callback(self._handshake)
         self._handshake = None
-        self.shook_hands()
+        self.handshake_done()
         if not self.is_ready:
             self.ready()
         listing, self._listing = self._listing, []
@@ -325,9 +325,9 @@ class RuntimeAgent(AgentPeer):
             self.hub.stray += 1
             return
         pending.seq = body.seq
-        if pending.token is not None and pending.caller is not None:
+        if pending.progress_token is not None and pending.caller is not None:
             params = runtime_facade.progress(body)
-            pending.caller.outbox.put(mcp_encode.encode_progress(pending.token, params))
+            pending.caller.outbox.put(mcp_encode.encode_progress(pending.progress_token, params))
 
     def _not_taken(self, message: runtime.Message) -> None:
         """The agent answers one of our messages with an error; if that was a call, it has ended."""
@@ -344,7 +344,7 @@ class RuntimeAgent(AgentPeer):
         if self.is_up:
             self.is_up = False
             self.hub.record("agent.marked_unhealthy", agent=self.name)
-            self.turn_away_waiting()
+            self.refuse_waiting()
 
     def _heartbeat(self, body: table.Heartbeat) -> None:
         if body.session_id != self._session:
@@ -357,13 +357,13 @@ class RuntimeAgent(AgentPeer):
             self.is_up = True
             self.hub.record("agent.recovered", agent=self.name)
 
-    def died(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
+    def process_ended(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
         self._heart.stop()
         self.hub.cancel_callback(self._handshake)
         self._handshake = self._session = None
         self._frames.since_ns = None  # its last frame will not be complete any more
         self._frames = Lengths(self._limit_bytes)
-        super().died(reason, limit, again=again)
+        super().process_ended(reason, limit, again=again)
         if not again:
             for pending in self._listing:
                 if pending.caller is not None:

@@ -15,7 +15,7 @@ from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
 from callgate.errors import AuditUnavailable, CallCanceled, CallgateError
-from callgate.limits.admission import admit, release, undo
+from callgate.limits.admission import admit, refund, release
 from callgate.limits.deadlines import NEVER, Deadlines
 from callgate.router import refusals, screen
 from callgate.router.flight import Ending, Flight, identify, is_identified
@@ -40,9 +40,9 @@ class Engine:
         "_rearm",
         "armed_ns",
         "deadlines",
-        "drained",
         "flights",
         "new_id",
+        "on_drained",
         "recorders",
         "spans",
     )
@@ -57,7 +57,7 @@ class Engine:
         self.armed_ns = NEVER
         """When the router's timer will fire; kept by the router."""
         self.new_id = ids.next
-        self.drained: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
         """Told when the last call has ended, while somebody waits for that."""
         self._rearm = rearm
         self._queues = Queues()
@@ -104,7 +104,7 @@ class Engine:
             if refused is not None:
                 return self.refuse_call(lane, refused, call, parent, now_ns)
         if self._queues.agents:
-            self.let_in(now_ns)  # then none of those who wait could use what this one takes
+            self.admit_waiting(now_ns)  # then none of those who wait could use what this one takes
         enters = admit(lane.rates, lane.slots, now_ns)
         if not enters:
             refused = no_room(lane, request_id, parent, now_ns, deadline_ns)
@@ -112,7 +112,7 @@ class Engine:
                 return self.refuse_call(lane, refused, call, parent, now_ns)
         flight = Flight(lane, request_id, owner, parent, asked_ns, deadline_ns, deadline_ns)
         if call.timeout_ms is not None:
-            flight.brought_time = True
+            flight.has_own_timeout = True
         if bytes_in is not None:
             flight.bytes_in = bytes_in
         if lane.quota is not None:
@@ -150,8 +150,8 @@ class Engine:
                 self.watch(flight)
         if flight.span is not None:
             self.spans.end(flight.span, ending.code)
-        if self.drained is not None and not self.flights:
-            self.drained()
+        if self.on_drained is not None and not self.flights:
+            self.on_drained()
         failure = None
         try:
             lane.recorder.ended(flight, duration_ns)
@@ -225,7 +225,7 @@ class Engine:
         lane.stats.in_flight -= 1
         flight.holds_slots = False
         release(lane.shadow_slots)
-        undo(lane.rates, lane.slots)
+        refund(lane.rates, lane.slots)
         refusals.named(error, lane, flight.request_id)
         return self._turn_away(flight, error, monotonic_ns())
 
@@ -245,9 +245,9 @@ class Engine:
         self.spans.end(span, error.code)
         return self.refuse(lane, error, now_ns, ids.text)
 
-    def let_in(self, now_ns: int) -> None:
+    def admit_waiting(self, now_ns: int) -> None:
         """Let waiting calls in, as far as there is room."""
-        self._queues.let_in(now_ns, lambda flight: self._enter(flight, now_ns))
+        self._queues.admit_waiting(now_ns, lambda flight: self._enter(flight, now_ns))
         if self.wake_ns < self.armed_ns:
             self._rearm()
 
@@ -259,7 +259,7 @@ class Engine:
             else:
                 due.callback(now_ns)
         if self._queues.agents:
-            self.let_in(now_ns)
+            self.admit_waiting(now_ns)
         for recorder in self.recorders:
             if recorder.flush_ns is not None and recorder.flush_ns <= now_ns:
                 recorder.flush_merged()
@@ -277,7 +277,7 @@ class Engine:
             lane.recorder.admitted(flight, now_ns - flight.asked_ns)
         except AuditUnavailable as error:
             release(lane.shadow_slots)
-            undo(lane.rates, lane.slots)
+            refund(lane.rates, lane.slots)
             flight.holds_slots = False
             refusals.named(error, lane, flight.request_id)
             return self._turn_away(flight, error, now_ns)
@@ -294,7 +294,7 @@ class Engine:
         waiter = flight.waiter
         if waiter is not None and waiter.cancelled():  # its caller has gone in this very moment
             lane = flight.lane
-            undo(lane.rates, lane.slots)
+            refund(lane.rates, lane.slots)
             self._turn_away(flight, refusals.plain(CallCanceled, lane, flight.request_id), now_ns)
         elif self._start(flight, now_ns) is None:
             flight.owner.entered(flight)
@@ -306,7 +306,7 @@ class Engine:
         self._queues.add(flight, now_ns)
         self.flights[flight.request_id] = flight
         self.watch(flight)
-        self.let_in(now_ns)
+        self.admit_waiting(now_ns)
         return flight.refused
 
     def _turn_away(self, flight: Flight, error: CallgateError, now_ns: int) -> CallgateError:
@@ -315,7 +315,7 @@ class Engine:
         self.flights.pop(flight.request_id, None)
         quota = flight.lane.quota
         if quota is not None and flight.quota_window is not None:
-            quota.give_back(flight.quota_window, time_ns())
+            quota.refund(flight.quota_window, time_ns())
         if flight.span is not None:
             self.spans.end(flight.span, error.code)
         flight.refused = error
@@ -368,4 +368,4 @@ class Engine:
         if lane.shadow_slots:
             release(lane.shadow_slots)
         if self._queues.agents:
-            self.let_in(now_ns)
+            self.admit_waiting(now_ns)

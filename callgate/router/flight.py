@@ -94,7 +94,7 @@ class Flight(msgspec.Struct, eq=False):
     holds_slots: bool = False
     deadline_bucket: set[Timed] | None = None
     """The set in `Deadlines` that holds this call; `slots` are its concurrency limits."""
-    brought_time: bool = False
+    has_own_timeout: bool = False
     """Whether the call asked for a time of its own."""
     queued_ns: int = 0
     correlation_id: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callgate.errors import CallgateError, CallTimedOut, InvalidInput
-from callgate.limits.admission import why_not
+from callgate.limits.admission import find_refusal
 from callgate.router import refusals
 from callgate.router.flight import blocked_by_ancestors
 
@@ -41,9 +41,9 @@ def no_room(
 ) -> CallgateError | None:
     """Why a call that cannot enter may not wait either."""
     queue = lane.spec.queue
-    refusal = why_not(lane.rates, lane.slots, now_ns, queue=queue > 0)
+    refusal = find_refusal(lane.rates, lane.slots, now_ns, queue=queue > 0)
     if refusal is None:
-        raise AssertionError("`admit` and `why_not` read the same counters")
+        raise AssertionError("`admit` and `find_refusal` read the same counters")
     retry_ns = refusal.retry_after_ns
     if (
         not refusal.may_wait
@@ -92,7 +92,7 @@ class Queues:
             self.agents.pop(agent, None)
         _left(flight, now_ns)
 
-    def let_in(self, now_ns: int, enter: Callable[[Flight], None]) -> None:
+    def admit_waiting(self, now_ns: int, enter: Callable[[Flight], None]) -> None:
         """Visit every agent once; whoever fits has its counters taken and enters.
 
         `enter` may give counters back (its record could not be written): then others may fit

@@ -224,7 +224,7 @@ class Router:
             spec = flight.lane.spec
             if flight.queued and spec.policy != policy.revision:
                 self.lane(flight.lane.caller.name, flight.lane.agent.name, spec.tool_key, now_ns)
-        self.engine.let_in(now_ns)
+        self.engine.admit_waiting(now_ns)
 
     def reload_failed(self, error: PolicyError | None = None) -> None:
         """Write down that a policy could not be read, or not be used here; the old one stays."""
@@ -282,7 +282,7 @@ class Router:
     async def _stop_calls(self) -> None:
         engine = self.engine
         empty = asyncio.Event()
-        engine.drained = empty.set
+        engine.on_drained = empty.set
         self._jobs.cancel_unpaid()
         for request_id in list(engine.flights):
             engine.cancel(request_id)
@@ -290,7 +290,7 @@ class Router:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await empty.wait()
-        engine.drained = None
+        engine.on_drained = None
 
     def lane(self, caller: str, agent: str, tool: str, now_ns: int) -> Lane:
         """The lane of a call, for peers; the names may be anybody's."""

@@ -170,7 +170,7 @@ def supervisor_of(router: Router, launcher: Any, restart: RestartSpec) -> tuple[
         hub, given, spec, stderr=Nobody(), secrets=(), history=None, say=lambda _: None
     )
     gate = router.policy.gate("web")
-    peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.trouble)
+    peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.end_process)
     return supervisor, peer
 
 
@@ -204,12 +204,12 @@ async def test_what_ails_a_process_that_is_gone_is_not_held_against_the_next() -
     async with Router(Policy.parse(OPEN.partition("audit:")[0])) as router:
         supervisor, peer = supervisor_of(router, Launches(first, second), never)
         supervisor.on_connected = lambda _: None
-        life = asyncio.create_task(supervisor.live(peer))
+        life = asyncio.create_task(supervisor.supervise(peer))
         await becomes(lambda: supervisor._run is not None)
         first.ended.set()
-        await becomes(lambda: supervisor._over)
+        await becomes(lambda: supervisor._has_ended)
 
-        supervisor.trouble("ignored_cancel", again=True)
+        supervisor.end_process("ignored_cancel", again=True)
 
         assert supervisor._again is False
         first.let_go()
@@ -221,7 +221,7 @@ async def test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting() -> None:
     always = RestartSpec(on="always", first_ns=0, longest_ns=0)
     async with Router(Policy.parse(OPEN.partition("audit:")[0])) as router:
         supervisor, peer = supervisor_of(router, Launches(first), always)
-        life = asyncio.create_task(supervisor.live(peer))
+        life = asyncio.create_task(supervisor.supervise(peer))
         await becomes(lambda: supervisor._run is not None)
         first.ended.set()
         first.let_go()

@@ -317,17 +317,17 @@ async def test_a_reader_hands_over_everything_and_then_the_end(pipe: tuple[int, 
 async def test_a_reader_stands_still_while_anybody_holds_it(pipe: tuple[int, int]) -> None:
     heard = Heard()
     reader = Reader(pipe[0], heard.take, heard.end)
-    reader.hold("a")
-    reader.hold("b")
-    reader.hold("a")
+    reader.pause("a")
+    reader.pause("b")
+    reader.pause("a")
     os.write(pipe[1], b"some")
 
-    reader.release("a")
-    reader.release("a")
+    reader.resume("a")
+    reader.resume("a")
     for _ in range(20):
         await asyncio.sleep(0)
     assert heard.data == b""
-    reader.release("b")
+    reader.resume("b")
 
     await until(lambda: heard.data == b"some")
     reader.close()
@@ -336,11 +336,11 @@ async def test_a_reader_stands_still_while_anybody_holds_it(pipe: tuple[int, int
 async def test_a_closed_reader_reads_nothing_whoever_releases_it(pipe: tuple[int, int]) -> None:
     heard = Heard()
     reader = Reader(pipe[0], heard.take, heard.end)
-    reader.hold("a")
+    reader.pause("a")
     reader.close()
     os.write(pipe[1], b"some")
 
-    reader.release("a")
+    reader.resume("a")
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -352,12 +352,12 @@ async def test_a_file_is_read_to_its_end_with_holds(tmp_path: Path) -> None:
     heard = Heard()
     with (tmp_path / "in").open("rb") as file:
         reader = Reader(file.fileno(), heard.take, heard.end)
-        reader.hold("a")
+        reader.pause("a")
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert heard.data == b""
 
-        reader.release("a")
+        reader.resume("a")
 
         await until(lambda: heard.ended == 1)
     assert heard.data == BIG
@@ -560,12 +560,12 @@ async def test_reading_is_paced_and_other_holds_count(pipe: tuple[int, int]) -> 
     os.write(pipe[1], b"x" * 20_000)
     started = loop.time()
     await until(lambda: len(heard.data) >= 10_000)
-    reader.hold("client")
+    reader.pause("client")
     before = len(heard.data)
     await asyncio.sleep(0.3)
     assert len(heard.data) == before
 
-    reader.release("client")
+    reader.resume("client")
 
     await until(lambda: len(heard.data) == 20_000)
     assert loop.time() - started >= 0.25

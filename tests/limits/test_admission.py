@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.limits.admission import Refusal, admit, release, shadow, undo, why_not
+from callgate.limits.admission import Refusal, admit, find_refusal, refund, release, shadow
 from callgate.limits.rate import Rate
 from callgate.model import Scope
 from tests.conftest import FULL
@@ -62,7 +62,7 @@ def state(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> Sta
 def reason(
     rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int, *, queue: bool
 ) -> Refusal:
-    refusal = why_not(rates, slots, now_ns, queue=queue)
+    refusal = find_refusal(rates, slots, now_ns, queue=queue)
     assert refusal is not None
     return refusal
 
@@ -99,7 +99,7 @@ def test_a_call_that_is_undone_leaves_every_counter_as_it_was() -> None:
         rates, slots, now_ns = random_counters(random)
         before = state(rates, slots, now_ns)
         if admit(rates, slots, now_ns):
-            undo(rates, slots)
+            refund(rates, slots)
             assert state(rates, slots, now_ns) == before
             undone += 1
     assert undone > CASES // 5
@@ -139,9 +139,9 @@ def test_a_call_that_fits_has_no_reason_not_to_enter() -> None:
         rates, slots, now_ns = random_counters(random)
         before = state(rates, slots, now_ns)
         if admit(rates, slots, now_ns):
-            undo(rates, slots)
-            assert why_not(rates, slots, now_ns, queue=True) is None
-            assert why_not(rates, slots, now_ns, queue=False) is None
+            refund(rates, slots)
+            assert find_refusal(rates, slots, now_ns, queue=True) is None
+            assert find_refusal(rates, slots, now_ns, queue=False) is None
             assert state(rates, slots, now_ns) == before
 
 
@@ -168,7 +168,7 @@ def test_a_burst_of_refused_calls_leaves_the_other_scopes_their_budget() -> None
 
 
 class TestReason:
-    """What `why_not` says, case by case; all of them at time 0."""
+    """What `find_refusal` says, case by case; all of them at time 0."""
 
     def empty(self, *, wait: bool, period_ns: int = 100, scope: Scope = TOOL) -> Rate:
         rate = make_rate(1, period_ns, scope=scope, wait=wait)

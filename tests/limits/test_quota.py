@@ -120,7 +120,7 @@ def test_a_call_that_never_started_is_given_back_to_the_window_that_paid() -> No
     quota.give(0, 10, 0)
     window = quota.take()
 
-    quota.give_back(window, 0)
+    quota.refund(window, 0)
 
     assert quota.in_hand == 10
 
@@ -130,7 +130,7 @@ def test_a_call_of_a_past_window_gives_nothing_back_to_the_present_one() -> None
     quota.give(0, 10, 0)
     window = quota.take()
 
-    quota.give_back(window, HOUR_NS)
+    quota.refund(window, HOUR_NS)
 
     assert not quota.available(HOUR_NS)
 
@@ -213,7 +213,7 @@ def test_whatever_happens_no_window_admits_more_than_the_quota(
             paid[which] = quota.window
             admitted[quota.window] += 1
         elif event == "undo" and last is not None:
-            quota.give_back(last, wall_ns)
+            quota.refund(last, wall_ns)
             paid[which] = None
             admitted[last] -= 1
         elif event == "crash":

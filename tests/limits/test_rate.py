@@ -153,7 +153,7 @@ def test_a_call_that_is_given_back_leaves_no_trace(case: tuple[RateSpec, list[in
     for now_ns in times:
         if not rate.wait_ns(now_ns):
             rate.take(now_ns)
-            rate.give_back()
+            rate.refund()
             rate.take(now_ns)
             other.take(now_ns)
         assert rate.wait_ns(now_ns) == other.wait_ns(now_ns)

@@ -166,14 +166,14 @@ class Rig:
 
     def dies(self, reason: StopReason = "signal", *, again: bool = True) -> None:
         """The process ends."""
-        self.peer.died(reason, None, again=again)
+        self.peer.process_ended(reason, None, again=again)
         self.hub.flush()
 
     def starts(self) -> None:
         """Another one takes its place, with a pipe of its own."""
         self.agent_pipe = Pipe()
         self.peer.outbox.pipe = self.agent_pipe
-        self.peer.expect(None)
+        self.peer.process_launched(None)
         self.peer.started()
         self.hub.flush()
 

@@ -101,7 +101,7 @@ class Agent:
     def restarts(self, token: str = TOKEN) -> None:
         """Another process comes, which knows another token."""
         self.gate.starts()
-        self.gate.peer.expect(token)
+        self.gate.peer.process_launched(token)
         self._frames = Lengths(1 << 24)
 
 
@@ -111,5 +111,5 @@ async def runtime_rig(
 ) -> AsyncIterator[tuple[Rig, Agent]]:
     """A gate whose agent was started and has not spoken yet."""
     async with rig(tmp_path, clock, text, kind=RuntimeAgent, **options) as gate:
-        gate.peer.expect(TOKEN)
+        gate.peer.process_launched(TOKEN)
         yield gate, Agent(gate)

@@ -198,7 +198,7 @@ async def test_what_ignored_its_cancel_is_remembered_within_bounds(
 
         gate.pass_ms(5_000)
 
-        assert len(gate.peer._overdue) == MAX_OVERDUE
+        assert len(gate.peer._ignored_cancels) == MAX_OVERDUE
         gate.assert_idle()
         assert [recorder.pins for recorder in gate.router.engine.recorders] == [MAX_OVERDUE]
 

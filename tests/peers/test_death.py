@@ -63,7 +63,7 @@ async def test_an_end_by_a_limit_says_which_and_how_far(tmp_path: Path, clock: C
     async with rig(tmp_path, clock) as gate:
         gate.client(call("a"))
 
-        gate.peer.died("oom", limit, again=True)
+        gate.peer.process_ended("oom", limit, again=True)
         gate.hub.flush()
 
         refusal = refusal_of(gate.one_to_client())

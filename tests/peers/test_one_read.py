@@ -250,7 +250,7 @@ async def test_whoever_waits_for_the_last_is_told_and_not_before(
         told: list[str] = []
         gate.client(call(1))
         gate.client(call(2), call(3))
-        gate.router.engine.drained = lambda: told.append("router")
+        gate.router.engine.on_drained = lambda: told.append("router")
         gate.caller.on_idle = lambda: told.append("client")
 
         gate.agent(answer(1))
@@ -258,7 +258,7 @@ async def test_whoever_waits_for_the_last_is_told_and_not_before(
         gate.agent(answer(2), answer(3))
 
         assert told == ["router", "client"]
-        gate.router.engine.drained = None
+        gate.router.engine.on_drained = None
 
 
 async def test_answers_that_come_together_can_be_the_first_words(

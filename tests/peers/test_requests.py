@@ -232,7 +232,7 @@ async def test_a_client_that_will_answer_nothing_any_more_is_not_waited_for(
     async with rig(tmp_path, clock) as gate:
         gate.agent(request("q", "elicitation/create", {}))
 
-        gate.caller.no_more()
+        gate.caller.client_finished()
         gate.agent(request("r", "elicitation/create", {}))
 
         assert [(one["id"], code_of(one)) for one in gate.to_agent()] == [
@@ -507,7 +507,7 @@ async def test_a_stream_ends_when_the_client_will_send_no_more(
         own_id = listening(gate, "mine")
         gate.client(call("a"))
 
-        gate.caller.no_more()
+        gate.caller.client_finished()
         gate.hub.flush()
 
         assert cancel(own_id) in gate.to_agent()

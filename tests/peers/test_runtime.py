@@ -750,9 +750,9 @@ async def test_a_clients_progress_goes_to_nobody_there(tmp_path: Path, clock: Cl
 async def test_the_token_is_never_written(tmp_path: Path, clock: Clock) -> None:
     token = "aVeryLongSecretTokenIndeed123"  # noqa: S105  # a canary
     async with runtime_rig(tmp_path, clock) as (gate, agent):
-        gate.peer.expect(token)
+        gate.peer.process_launched(token)
         agent.hello(token)
-        gate.peer.expect(token)
+        gate.peer.process_launched(token)
         agent.hello(token + "x")
 
         sent = json.dumps(agent.heard())

@@ -22,7 +22,7 @@ _MS_NS: Final = 1_000_000
 class Heart:
     """Expects a beat every `interval_ms` from the first one on."""
 
-    __slots__ = ("_agent", "_alarm", "_hub", "_missed", "_unhealthy", "interval_ms")
+    __slots__ = ("_agent", "_hub", "_missed", "_timeout", "_unhealthy", "interval_ms")
 
     def __init__(
         self, hub: Hub, agent: str, interval_ms: int, unhealthy: Callable[[], None]
@@ -32,7 +32,7 @@ class Heart:
         self.interval_ms = interval_ms
         self._unhealthy = unhealthy
         self._missed = 0
-        self._alarm: TimedCallback | None = None
+        self._timeout: TimedCallback | None = None
 
     def beat(self) -> None:
         """The agent lives: expect the next one."""
@@ -41,13 +41,13 @@ class Heart:
 
     def stop(self) -> None:
         """Expect none any more."""
-        self._hub.cancel_callback(self._alarm)
-        self._alarm = None
+        self._hub.cancel_callback(self._timeout)
+        self._timeout = None
         self._missed = 0
 
     def _expect(self, within_ms: int) -> None:
-        self._hub.cancel_callback(self._alarm)
-        self._alarm = self._hub.call_later(within_ms * _MS_NS, self._late)
+        self._hub.cancel_callback(self._timeout)
+        self._timeout = self._hub.call_later(within_ms * _MS_NS, self._late)
 
     def _late(self, _: int) -> None:
         self._missed += 1
