@@ -795,7 +795,7 @@ PROTOCOLS: Final = (
         "a frame that does not complete in time is an error",
         ("protocols: codecs", "figures: reliability 8"),
         (
-            "tests/protocol/test_framing.py::test_a_frame_that_does_not_complete_is_overdue",
+            "tests/protocol/test_framing.py::test_a_frame_that_does_not_complete_says_since_when",
             "tests/protocol/test_framing.py::test_each_frame_has_its_own_time",
         ),
     ),

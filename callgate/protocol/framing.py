@@ -78,10 +78,6 @@ class _Splitter:
         """Bytes of the incomplete frame so far; 0 at the end of a stream means a clean end."""
         return len(self._buffer) if self._drain is None else self._drain.size
 
-    def overdue(self, now_ns: int, limit_ns: int) -> bool:
-        """Whether a frame began more than `limit_ns` ago and is still not complete."""
-        return self.since_ns is not None and now_ns - self.since_ns > limit_ns
-
     def _mark(self, now_ns: int) -> None:
         """Remember when an incomplete frame began; completing one forgets it."""
         if self.since_ns is None and self.pending:

@@ -165,14 +165,13 @@ def test_an_unfinished_line_is_pending() -> None:
         (Lengths(LIMIT), with_length(b"x" * 500)[:4], b"x" * 500),
     ],
 )
-def test_a_frame_that_does_not_complete_is_overdue(
+def test_a_frame_that_does_not_complete_says_since_when(
     splitter: Splitter, partial: bytes, rest: bytes
 ) -> None:
     splitter.feed(partial, now_ns=1000)
     splitter.feed(b"", now_ns=1500)
 
-    assert not splitter.overdue(now_ns=1600, limit_ns=600)
-    assert splitter.overdue(now_ns=1601, limit_ns=600)
+    assert splitter.since_ns == 1000
     assert len(splitter.feed(rest, now_ns=1700)) == 1
     assert splitter.since_ns is None
 
