@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from callgate.launcher import cgroup_v1, cgroup_v2, leftovers
+from callgate.launcher import leftovers
+from callgate.launcher.cgroup_plan import Counters
 
 if TYPE_CHECKING:
+    from callgate.launcher.cgroup_plan import CgroupPlan, Setting
     from callgate.launcher.host import Cgroups
-    from callgate.launcher.settings import CgroupPlan, Setting
 
 PREFIX = "callgate-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -27,16 +26,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 class CgroupError(OSError):
     """A group could not be made as planned; `filename` says which file."""
-
-
-class Counters(msgspec.Struct, frozen=True, gc=False):
-    """What the kernel counted; they only grow."""
-
-    oom_kills: int = 0
-    forks_refused: int = 0
-    throttled: int = 0
-    cpu_ns: int = 0
-    peak_bytes: int = 0
 
 
 class Group:
@@ -90,20 +79,20 @@ class Group:
         """Read before the group is removed: they go with it."""
         oom = forks = throttled = cpu_ns = peak = 0
         if self.v2 is not None:
-            oom += keyed(self.v2 / cgroup_v2.OOM_FILE, "oom_kill")
-            forks += keyed(self.v2 / cgroup_v2.PIDS_FILE, "max")
-            throttled += keyed(self.v2 / cgroup_v2.CPU_FILE, "nr_throttled")
-            cpu_ns = keyed(self.v2 / cgroup_v2.CPU_FILE, "usage_usec") * 1000
-            peak = number(self.v2 / cgroup_v2.PEAK_FILE)
+            oom += keyed(self.v2 / "memory.events", "oom_kill")
+            forks += keyed(self.v2 / "pids.events", "max")
+            throttled += keyed(self.v2 / "cpu.stat", "nr_throttled")
+            cpu_ns = keyed(self.v2 / "cpu.stat", "usage_usec") * 1000
+            peak = number(self.v2 / "memory.peak")  # from Linux 5.19 on
         if "memory" in self.v1:
-            oom += keyed(self.v1["memory"] / cgroup_v1.OOM_FILE, "oom_kill")
-            peak = max(peak, number(self.v1["memory"] / cgroup_v1.PEAK_FILE))
+            oom += keyed(self.v1["memory"] / "memory.oom_control", "oom_kill")
+            peak = max(peak, number(self.v1["memory"] / "memory.max_usage_in_bytes"))
         if "pids" in self.v1:
-            forks += keyed(self.v1["pids"] / cgroup_v1.PIDS_FILE, "max")
+            forks += keyed(self.v1["pids"] / "pids.events", "max")
         if "cpu" in self.v1:
-            throttled += keyed(self.v1["cpu"] / cgroup_v1.THROTTLE_FILE, "nr_throttled")
+            throttled += keyed(self.v1["cpu"] / "cpu.stat", "nr_throttled")
         if "cpuacct" in self.v1:
-            cpu_ns = max(cpu_ns, number(self.v1["cpuacct"] / cgroup_v1.CPU_FILE))
+            cpu_ns = max(cpu_ns, number(self.v1["cpuacct"] / "cpuacct.usage"))
         return Counters(oom, forks, throttled, cpu_ns, peak)
 
     def processes(self) -> list[int]:

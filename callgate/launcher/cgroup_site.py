@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from callgate.launcher import cgroup
-from callgate.launcher.cgroup_v2 import CONTROLLERS
+from callgate.launcher.cgroup_plan import CONTROLLERS
 from callgate.launcher.host import Cgroups
 
 SELF = "callgate-self"

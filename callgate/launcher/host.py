@@ -5,7 +5,12 @@ Pure. A capability is present, or absent with a reason that a person can act on.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from callgate.launcher.cgroup_plan import Version
 
 DROP_ID = 65534
 """`nobody`: owns nothing on any distribution."""
@@ -29,8 +34,8 @@ class Cgroups(msgspec.Struct, frozen=True):
     reason: str = ""
     """Why something is missing."""
 
-    def holder(self, controller: str) -> str | None:
-        """`v2`, `v1` or None."""
+    def holder(self, controller: str) -> Version | None:
+        """Return the version whose hierarchy has this controller."""
         if self.v2 is not None and controller in self.v2_controllers:
             return "v2"
         return "v1" if controller in self.v1 else None

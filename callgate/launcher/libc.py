@@ -30,10 +30,11 @@ MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, argument: int = 0) -> int:
-    """The result, which is the answer for options that ask."""
+def prctl(option: int, argument: int = 0, more: int = 0) -> int:
+    """Return the result, which is the answer for options that ask."""
     zero = ctypes.c_ulong(0)
-    return _checked(_libc.prctl(option, ctypes.c_ulong(argument), zero, zero, zero))
+    words = ctypes.c_ulong(argument), ctypes.c_ulong(more), zero, zero
+    return _checked(_libc.prctl(option, *words))
 
 
 def call(number: int, *arguments: bytes | int | None) -> int:
@@ -45,6 +46,11 @@ def call(number: int, *arguments: bytes | int | None) -> int:
 def unshare(flags: int) -> None:
     """Leave namespaces."""
     _checked(_libc.unshare(flags))
+
+
+def setns(fd: int) -> None:
+    """Enter the namespace behind a descriptor."""
+    _checked(_libc.setns(fd, 0))
 
 
 def mount(

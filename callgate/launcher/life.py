@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from callgate.errors import LimitInfo
-from callgate.launcher.cgroup import Counters
+from callgate.launcher.cgroup_plan import Counters
 from callgate.launcher.protocol import Stopped
 from callgate.model import Usage
 

@@ -38,7 +38,7 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     if os.geteuid() == 0:
         libc.unshare(libc.CLONE_NEWNS)
     else:
-        _own_user_namespace()
+        own_user_namespace()
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
     workspace = mounts["workspace"]
     opened = None
@@ -57,7 +57,8 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     return opened
 
 
-def _own_user_namespace() -> None:
+def own_user_namespace() -> None:
+    """Enter a user namespace that maps this user to itself, with a mount namespace."""
     uid, gid = os.geteuid(), os.getegid()
     libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNS)
     for name, text in (

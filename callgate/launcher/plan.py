@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.launcher import bwrap, cgroup_v1, cgroup_v2, environment
+from callgate.launcher import bwrap, cgroup_plan, environment
 from callgate.launcher.bwrap import Sandbox  # msgspec reads it
+from callgate.launcher.cgroup_plan import CgroupPlan, Setting
 from callgate.launcher.host import DROP_ID
 from callgate.launcher.protocol import Effect
-from callgate.launcher.settings import CgroupPlan, Setting
 from callgate.model import Level
 
 if TYPE_CHECKING:
@@ -131,15 +131,15 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
     extra = bwrap.EXTRA_PIDS if sandboxed else 0
     settings: list[Setting] = []
     hierarchies: list[str] = []
-    for controller in cgroup_v2.CONTROLLERS:
+    for controller in cgroup_plan.CONTROLLERS:
         holder = groups.holder(controller)
-        if holder == "v2":
-            settings += cgroup_v2.settings(controller, spec.limits, extra)
-        elif holder == "v1":
-            more = cgroup_v1.settings(controller, spec.limits, extra)
-            settings += more
-            side = cgroup_v1.SIDE_HIERARCHIES.get(controller, ())
-            hierarchies += [controller, *(each for each in side if each in groups.v1)] * bool(more)
+        if holder is None:
+            continue
+        more = cgroup_plan.settings(holder, controller, spec.limits, extra)
+        settings += more
+        if more and holder == "v1":
+            side = cgroup_plan.V1_SIDE_HIERARCHIES.get(controller, ())
+            hierarchies += [controller, *(each for each in side if each in groups.v1)]
     if groups.v2 is None and "freezer" in groups.v1:
         hierarchies.append("freezer")
     if groups.v2 is None and not hierarchies:

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
-from callgate.launcher import bwrap, landlock, libc, seccomp
-from callgate.launcher.host import DROP_ID, Capability, Host
-from callgate.launcher.process import interpreter, stub
+from callgate.launcher import bwrap, landlock, libc, seccomp, trial
+from callgate.launcher.host import Capability, Host
+from callgate.launcher.process import interpreter
 
-TRY_TIMEOUT_S = 30.0
-"""A bwrap that does nothing takes 5 ms; a loaded machine has been seen at seconds."""
 NO_SUBREAPER = "only Linux has subreapers: what leaves the agent's session is not found"
 _RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE")
-_MAX_REASON_CHARS = 300
 
 
 def survey() -> Host:
@@ -63,7 +59,9 @@ def with_sandbox(host: Host) -> Host:
     if path is None:
         boxed = tmpfs = Capability(False, "bwrap is not installed (package bubblewrap)")
     else:
-        boxed, tmpfs = _try(host, path)
+        boxed = trial.sandbox(host, path)
+        tried = trial.act("tmpfs")
+        tmpfs = Capability(tried.ok, f"no tmpfs of one's own: {tried.reason}" * (not tried.ok))
     try:
         seccomp.program()
         filtered = Capability(True)
@@ -77,36 +75,6 @@ def with_sandbox(host: Host) -> Host:
         seccomp=filtered,
         landlock_abi=landlock.abi() if libc.available else 0,
     )
-
-
-def _try(host: Host, path: str) -> tuple[Capability, Capability]:
-    """Whether bwrap works, and whether a tmpfs can be mounted."""
-    uid = DROP_ID if host.uid == 0 else host.uid
-    options = [f"--unshare-{name}" for name in (*bwrap.NAMESPACES, "net")]
-    options += ["--disable-userns", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
-    for target, link in host.root_links.items():
-        options += ["--symlink", link, target]
-    for target in (each for each in bwrap.ROOT_LINKS if each in host.root_paths):
-        options += ["--ro-bind", target, target]
-    command = [path, *options, "--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]
-    try:
-        done = subprocess.run(  # noqa: S603  # our own interpreter and a fixed command
-            [interpreter(), "-I", "-S", "-c", stub("trial"), str(uid), *command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            env={},
-            timeout=TRY_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        failed = Capability(False, f"a trial failed ({error})")
-        return failed, failed
-    said = done.stdout.decode("utf-8", "replace")
-    tmpfs = Capability(said == "tmpfs\n", "" if said == "tmpfs\n" else said.strip())
-    why = done.stderr.decode("utf-8", "replace").strip()[-_MAX_REASON_CHARS:]
-    if done.returncode != 0:
-        return Capability(False, why or f"bwrap ended with {done.returncode}"), tmpfs
-    return Capability(True), tmpfs
 
 
 def _rlimits() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pytest
 from callgate.launcher import job, process
 
 ROOT = Path(process.__file__).parent
-LEAN = ("warden", "shim", "mounts", "leftovers", "tree", "wire", "libc", "lean", "trial")
+LEAN = ("warden", "shim", "mounts", "leftovers", "tree", "wire", "libc", "lean", "trial_child")
 HEAVY = {"typing", "contextlib", "enum", "re", "json", "signal", "socket", "pathlib", "subprocess"}
 
 LOADED = """

@@ -3,21 +3,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from callgate.launcher import cgroup, probe, probe_acts, probe_groups, seccomp, survey
+from callgate.launcher import cgroup, doctor, process, seccomp, survey, trial
 from callgate.launcher.causes import Facts, no_namespaces
 from callgate.launcher.host import DROP_ID, Cgroups, Host
-from callgate.launcher.probe_acts import Act, Finding, act
+from callgate.launcher.trial import Tried, act
 from callgate.model import ResourceLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="probes Linux")
 
-DROPPED = DROP_ID if os.geteuid() == 0 else None
 MIB = 2**20
 
 
@@ -35,27 +37,22 @@ def needs_bwrap() -> str:
     path = shutil.which("bwrap")
     if path is None:
         pytest.skip("bwrap is not installed")
-    if probe.sandbox(probe.facts(), DROPPED).status != "enforced":
+    if not trial.sandbox(survey.survey(), path).present:
         pytest.skip("bwrap does not work here")
     return path
 
 
-@pytest.mark.parametrize(
-    "find", [probe.rlimits, probe.tree_kill, probe.pidfd, probe.terminal], ids=lambda f: f.__name__
-)
-def test_what_every_linux_has_is_found(find: object) -> None:
-    assert callable(find)
-    assert find().status == "enforced"
+@pytest.mark.parametrize("feature", ["rlimits", "tree kill", "pidfd", "terminal"])
+def test_what_every_linux_has_is_found(host: Host, feature: str) -> None:
+    assert doctor.LINUX[feature](host, Facts())[0] == "enforced"
 
 
 @pytest.mark.parametrize("controller", ["memory", "pids", "cpu"])
 def test_a_limit_that_held_is_enforced(host: Host, controller: str) -> None:
     needs_group(host, controller)
 
-    finding = getattr(probe_groups, controller)(host)
-
     where = f"cgroup {host.cgroups.holder(controller)}"
-    assert finding == Finding(controller, "enforced", where)
+    assert doctor.LINUX[controller](host, Facts()) == ("enforced", where, "")
 
 
 @pytest.mark.parametrize(
@@ -70,19 +67,20 @@ def test_a_limit_that_did_not_hold_is_not_called_enforced(
     host: Host, controller: str, limits: ResourceLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_group(host, controller)
-    monkeypatch.setattr(probe_groups, "GROUP_LIMITS", limits)
+    monkeypatch.setattr(doctor, "GROUP_LIMITS", limits)
 
-    finding = getattr(probe_groups, controller)(host)
+    status, why, fix = doctor.LINUX[controller](host, Facts())
 
-    assert finding.status != "enforced"
-    assert finding.why.startswith("the limit was set and did not hold")
+    assert status != "enforced"
+    assert why.startswith("the limit was set and did not hold")
+    assert fix
 
 
 def test_a_group_is_ended_with_whoever_left_its_session(host: Host) -> None:
     if host.cgroups.v2 is None and "freezer" not in host.cgroups.v1:
         pytest.skip(f"no groups: {host.cgroups.reason}")
 
-    assert probe_groups.ended_at_once(host).status == "enforced"
+    assert doctor.ended_at_once(host, Facts())[0] == "enforced"
 
 
 def test_a_group_that_cannot_be_ended_is_not_called_enforced(
@@ -90,12 +88,10 @@ def test_a_group_that_cannot_be_ended_is_not_called_enforced(
 ) -> None:
     if host.cgroups.v2 is None and "freezer" not in host.cgroups.v1:
         pytest.skip(f"no groups: {host.cgroups.reason}")
-    monkeypatch.setattr(probe_groups, "PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(cgroup.Group, "kill", lambda _group: None)
 
-    finding = probe_groups.ended_at_once(host)
-
-    assert (finding.feature, finding.status) == ("cgroup", "degraded")
+    assert doctor.ended_at_once(host, Facts())[0] == "degraded"
     assert left_behind(host) == []
 
 
@@ -105,8 +101,8 @@ def left_behind(host: Host) -> list[Path]:
 
 
 def test_no_group_is_left_behind(host: Host) -> None:
-    for find in (probe_groups.memory, probe_groups.pids, probe_groups.ended_at_once):
-        find(host)
+    for find in (doctor.memory, doctor.pids, doctor.ended_at_once):
+        find(host, Facts())
 
     assert left_behind(host) == []
 
@@ -119,33 +115,38 @@ def test_without_a_controller_the_reason_and_the_way_out_are_told(
 ) -> None:
     bare = Host(uid=1000, cgroups=Cgroups(reason="nothing is mounted"))
 
-    finding = getattr(probe_groups, controller)(bare)
+    found, why, fix = doctor.LINUX[controller](bare, Facts())
 
-    assert (finding.feature, finding.status) == (controller, status)
-    assert finding.why.endswith("nothing is mounted")
-    assert "Delegate=yes" in finding.fix
+    assert found == status
+    assert why.endswith("nothing is mounted")
+    assert "Delegate=yes" in fix
 
 
 def test_without_groups_each_process_is_killed_by_itself() -> None:
     bare = Host(uid=0, cgroups=Cgroups(reason="nothing is mounted"))
 
-    finding = probe_groups.ended_at_once(bare)
+    status, _, fix = doctor.ended_at_once(bare, Facts())
 
-    assert finding.status == "degraded"
-    assert "cgroup2" in finding.fix
+    assert status == "degraded"
+    assert "cgroup2" in fix
 
 
 def test_a_group_that_cannot_be_made_says_where(tmp_path: Path) -> None:
     nowhere = Host(cgroups=Cgroups(v2=str(tmp_path / "gone"), v2_controllers=("memory",)))
 
-    assert "gone" in probe_groups.memory(nowhere).why
-    assert "gone" in probe_groups.ended_at_once(nowhere).why
+    assert "gone" in doctor.memory(nowhere, Facts())[1]
+    assert "gone" in doctor.ended_at_once(nowhere, Facts())[1]
+
+
+def surveyed() -> Host:
+    """As the user that we are: a stand-in for bwrap is not where another could reach it."""
+    return survey.with_sandbox(msgspec.structs.replace(survey.survey(), uid=1000))
 
 
 def test_a_sandbox_is_one_that_differs_in_every_namespace() -> None:
     needs_bwrap()
 
-    assert probe.sandbox(probe.facts(), DROPPED) == Finding("sandbox", "enforced", "bwrap")
+    assert doctor.sandbox(surveyed(), Facts()) == ("enforced", "bwrap", "")
 
 
 def fake_bwrap(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +162,14 @@ def test_a_bwrap_that_shares_our_namespaces_is_found_out(
 ) -> None:
     fake_bwrap(tmp_path, 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"', monkeypatch)
 
-    finding = probe.sandbox(Facts(), None)
+    host = surveyed()
 
-    assert finding.status == "absent"
-    assert "user, pid, mnt, net, ipc, uts, cgroup" in finding.why
+    status, why, fix = doctor.sandbox(host, Facts())
+
+    assert not host.bwrap.present
+    assert status == "absent"
+    assert "user, pid, mnt, net, ipc, uts, cgroup" in why
+    assert "setuid" in fix
 
 
 def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
@@ -172,93 +177,136 @@ def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
 ) -> None:
     fake_bwrap(tmp_path, "echo setting up uid map: Permission denied >&2; exit 1", monkeypatch)
 
-    finding = probe.sandbox(Facts(apparmor_restricts=1), None)
+    _, why, fix = doctor.sandbox(surveyed(), Facts(apparmor_restricts=1))
 
-    assert finding.why == (
+    assert why == (
         "AppArmor restricts user namespaces (Ubuntu 23.10 and later) "
         "(setting up uid map: Permission denied)"
     )
-    assert "/etc/apparmor.d/bwrap" in finding.fix
+    assert "/etc/apparmor.d/bwrap" in fix
 
 
 def test_a_bwrap_that_is_not_there_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
-    finding = probe.sandbox(Facts(), None)
+    status, why, fix = doctor.sandbox(surveyed(), Facts())
 
-    assert (finding.status, finding.why) == ("absent", "bwrap is not installed")
-    assert "bubblewrap" in finding.fix
+    assert (status, why) == ("absent", "bwrap is not installed")
+    assert "bubblewrap" in fix
 
 
 def test_user_namespaces_that_are_forbidden_are_found_absent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = needs_bwrap()
-    plain = probe_acts.words
+    plain = trial.words
     jail = [path, "--unshare-user", "--disable-userns", "--dev-bind", "/", "/", "--"]
-    monkeypatch.setattr(probe_acts, "words", lambda *args: [*jail, *plain(*args)])
+    monkeypatch.setattr(trial, "words", lambda *args: [*jail, *plain(*args)])
 
-    finding = probe.user_namespaces(Facts(max_user_namespaces=0), None)
+    status, why, _ = doctor.user_namespaces(Host(uid=1000), Facts(max_user_namespaces=0))
 
-    assert finding.status == "absent"
-    assert finding.why.startswith("user namespaces are switched off")
+    assert status == "absent"
+    assert why.startswith("user namespaces are switched off")
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, result: Tried) -> None:
+    monkeypatch.setattr(trial, "act", lambda *_, **__: result)
 
 
 def test_an_old_landlock_is_a_degraded_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "act", lambda _name: Act(ok=True, value=3))
+    fails(monkeypatch, Tried(ok=True, value=3))
 
-    assert probe.landlock().status == "degraded"
+    assert doctor.landlock(Host(), Facts())[0] == "degraded"
 
 
 def test_without_a_landlock_the_kernels_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Act(ok=False, step="create a ruleset", errno=38)
-    monkeypatch.setattr(probe, "act", lambda _name: failed)
+    fails(monkeypatch, Tried(ok=False, reason="Function not implemented"))
 
-    finding = probe.landlock()
+    assert doctor.landlock(Host(), Facts())[:2] == ("absent", "Function not implemented")
 
-    assert (finding.status, finding.why) == ("absent", "create a ruleset: Function not implemented")
+
+def test_a_wall_that_lets_a_write_through_is_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = "from callgate.launcher import landlock\nlandlock.restrict = lambda *_, **__: None\n"
+    monkeypatch.setattr(trial, "stub", lambda module: with_fault(broken, module))
+
+    assert act("wall") == Tried(ok=False, reason="refuse a write")
+
+
+def with_fault(fault: str, module: str) -> str:
+    lines = process.stub(module).splitlines()
+    at = next(number for number, line in enumerate(lines) if "from callgate" in line)
+    return "\n".join([*lines[:at], fault, *lines[at:]])
+
+
+def test_a_filter_that_refuses_nothing_is_found_out() -> None:
+    allow_all = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
+
+    tried = act("seccomp", stdin=allow_all)
+
+    assert (tried.ok, tried.reason) == (False, "Bad file descriptor")
+
+
+def test_the_filter_of_sandboxes_refuses(host: Host) -> None:
+    with suppress(seccomp.Unavailable):
+        seccomp.program()
+        assert doctor.filters(host, Facts())[0] == "enforced"
+        return
+    pytest.skip("no libseccomp")
 
 
 def test_seccomp_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     seccomp.program.cache_clear()
 
-    finding = probe.seccomp()
+    status, _, fix = doctor.filters(Host(), Facts())
 
     seccomp.program.cache_clear()
-    assert finding.status == "absent"
-    assert "callgate[sandbox]" in finding.fix
+    assert status == "absent"
+    assert "callgate[sandbox]" in fix
 
 
 def test_a_workspace_without_a_tmpfs_is_counted_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "act", lambda _name: Act(ok=False, step="mount", errno=1))
+    fails(monkeypatch, Tried(ok=False, reason="Operation not permitted"))
 
-    finding = probe.workspace(Facts(userns_clone=0))
+    status, _, fix = doctor.workspace(Host(), Facts(userns_clone=0))
 
-    assert finding.status == "degraded"
-    assert finding.fix == "sysctl kernel.unprivileged_userns_clone=1"
+    assert status == "degraded"
+    assert fix == "sysctl kernel.unprivileged_userns_clone=1"
+
+
+def test_a_tmpfs_that_holds_more_than_it_may_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not act("tmpfs").ok:
+        pytest.skip("no tmpfs of one's own")
+    unbounded = (
+        "from callgate.launcher import libc\n"
+        "mount = libc.mount\n"
+        "libc.mount = lambda *args, **more: mount(*args[:4], **more)\n"
+    )
+    monkeypatch.setattr(trial, "stub", lambda module: with_fault(unbounded, module))
+
+    assert act("tmpfs") == Tried(ok=False, reason="exceed the size")
 
 
 def test_who_is_not_root_has_nothing_to_drop() -> None:
-    finding = probe.uid_drop(Host(uid=1000))
+    found = doctor.uid_drop(Host(uid=1000), Facts())
 
-    assert finding == Finding("uid drop", "enforced", "callgate itself is not root")
+    assert found == ("enforced", "callgate itself is not root", "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop root")
 def test_root_can_be_dropped_and_then_is_gone() -> None:
-    assert probe.uid_drop(Host(uid=0)).status == "enforced"
+    assert doctor.uid_drop(Host(uid=0), Facts())[0] == "enforced"
     assert act("pidfd", DROP_ID).ok
 
 
 def test_an_act_that_hangs_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_acts, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0.05)
 
-    assert act("stay") == Act(ok=False, step="no answer within 0 s")
+    assert act("stay") == Tried(ok=False, reason="no answer within 0 s")
 
 
 def test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it() -> None:
-    code = "from callgate.launcher import probe_child as p; p.STAY_S = 1; p.stay()"
+    code = "from callgate.launcher import trial_child as p; p.STAY_S = 1; p.stay()"
 
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=False
@@ -269,14 +317,18 @@ def test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it
 
 
 def test_an_act_that_dies_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_acts, "words", lambda *_: ["/bin/false"])
+    monkeypatch.setattr(trial, "words", lambda *_: ["/bin/false"])
 
-    assert act("any") == Act(ok=False, step="ended with 1")
+    assert act("any") == Tried(ok=False, reason="ended with 1")
 
 
 def test_on_another_system_only_what_it_has_is_tried() -> None:
-    assert [one.feature for one in probe.probes(Host(platform="darwin"))] == ["rlimits"]
-    assert probe.probes(Host(platform="win32")) == []
+    tried: list[str] = []
+
+    for platform in ("darwin", "win32"):
+        tried += [one.feature for one in doctor.find(Host(platform=platform), lambda _: None)]
+
+    assert tried == ["rlimits"]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +359,7 @@ def test_each_cause_of_a_refusal_has_its_own_way_out(facts: Facts, why: str, fix
 def test_the_surroundings_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 
-    facts = probe.facts()
+    facts = doctor.facts()
 
     limit = Path("/proc/sys/user/max_user_namespaces").read_text()
     assert facts.max_user_namespaces == int(limit)
