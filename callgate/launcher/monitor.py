@@ -1,107 +1,113 @@
-"""Is a run within its limits? Judged from what was measured, once a look.
+"""One task that looks at all runs of a launcher, each at its own interval.
 
-Pure. A warning is given once when a usage reaches 90 % of its limit, and again only after
-it was below 80 %: a usage that trembles at the mark is one warning. Above the limit the run
-must end, unless the kernel holds that limit itself. A share of processors is no such limit:
-a busy process is slowed by the kernel or not at all, and never ended for it.
+Looks are measured in threads, one at a time for each run, so a workspace that hangs delays
+nobody else. What measures (psutil) is imported with the first look: an agent must not wait
+for it to start.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-import msgspec
-
-from callgate.errors import LimitInfo
-from callgate.launcher.protocol import LIMIT_REASONS
-from callgate.model import ResourceLimits, StopReason, Usage
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable
 
-WARN_PERCENT: Final = 90
-REARM_PERCENT: Final = 80
-"""Far enough below the warning that one garbage collection does not cause the next."""
+    from callgate.errors import LimitInfo
+    from callgate.launcher.life import LocalRun
+    from callgate.launcher.plan import LaunchPlan
+    from callgate.launcher.watch import Watch
 
-WATCHED: Final = {
-    "memory": "memory_bytes",
-    "pids": "pids",
-    "disk": "disk_bytes",
-    "files": "files",
-    "connections": "connections",
-}
-"""The type in a `LimitInfo` → the member of `Usage` and `ResourceLimits` of the same name."""
+_LOG = logging.getLogger("callgate.launcher")
+_SHORTEST_S = 0.05
+"""Between two rounds, whatever interval a policy asks for."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """One look at a run. `uncounted`: what could not be counted, or not in time, by type."""
+class Watched:
+    """A run and its watch, which is made with the first look."""
 
-    usage: Usage
-    uncounted: frozenset[str] = frozenset()
+    __slots__ = ("due_ns", "looking", "on_warning", "plan", "run", "watch")
 
-
-class Warned(msgspec.Struct, frozen=True, gc=False):
-    """A usage has come near its limit, or would have reached one in shadow mode."""
-
-    limit: LimitInfo
-
-
-class End(msgspec.Struct, frozen=True, gc=False):
-    """The run must end."""
-
-    reason: StopReason
-    limit: LimitInfo
+    def __init__(
+        self, run: LocalRun, plan: LaunchPlan, on_warning: Callable[[LimitInfo], object] | None
+    ) -> None:
+        self.run = run
+        self.plan = plan
+        self.on_warning = on_warning
+        self.watch: Watch | None = None
+        self.due_ns = time.monotonic_ns() + run.spec.monitor_interval_ns
+        self.looking: asyncio.Task[None] | None = None
 
 
-class Judgement(msgspec.Struct, frozen=True):
-    """What one look came to; `near` is for the next one."""
+class Monitor:
+    """The task, which is there as long as there are runs."""
 
-    near: frozenset[str]
-    warnings: tuple[Warned, ...] = ()
-    end: End | None = None
+    def __init__(self) -> None:
+        self._watched: dict[str, Watched] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(
+        self, run: LocalRun, plan: LaunchPlan, on_warning: Callable[[LimitInfo], object] | None
+    ) -> None:
+        """Look at the run until it ends."""
+        watched = Watched(run, plan, on_warning)
+        self._watched[run.run_id] = watched
+        run.ended.add_done_callback(lambda _: self._remove(watched))
+        wall_ns = run.spec.limits.wall_time_ns
+        if wall_ns is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(wall_ns / 1e9, run.time_out)
+            run.ended.add_done_callback(lambda _: timer.cancel())
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._rounds())
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        tasks = [each.looking for each in self._watched.values() if each.looking is not None]
+        tasks += [self._task] if self._task is not None else []
+        self._watched.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _remove(self, watched: Watched) -> None:
+        if self._watched.get(watched.run.run_id) is watched:
+            del self._watched[watched.run.run_id]
+        if watched.looking is not None:
+            watched.looking.cancel()
+
+    async def _rounds(self) -> None:
+        while self._watched:
+            now_ns = time.monotonic_ns()
+            next_ns = min(each.due_ns for each in self._watched.values())
+            await asyncio.sleep(max(_SHORTEST_S, (next_ns - now_ns) / 1e9))
+            now_ns = time.monotonic_ns()
+            for each in list(self._watched.values()):
+                if each.due_ns <= now_ns:
+                    each.due_ns = now_ns + each.run.spec.monitor_interval_ns
+                    if each.looking is None or each.looking.done():
+                        each.looking = asyncio.create_task(self._look(each))
+
+    async def _look(self, watched: Watched) -> None:
+        run = watched.run
+        try:
+            if watched.watch is None:
+                watched.watch = await asyncio.to_thread(_watch, watched)
+            end = await watched.watch.look_once()
+        except Exception:  # noqa: BLE001  # a fault of ours in measuring must not end the measuring
+            _LOG.exception("a look at run %s failed", run.run_id)
+            return
+        run.last_usage = watched.watch.usage
+        if end is not None:
+            run.kill(end.reason, end.limit)
+        elif run.out_of_memory():
+            run.kill("oom", run.limit("memory", run.spec.limits.memory_bytes, None))
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """What a run is held to, and which of it the kernel holds without us."""
+def _watch(watched: Watched) -> Watch:
+    from callgate.launcher.looking import watch_for  # noqa: PLC0415  # psutil, see above
 
-    scope: str
-    limits: ResourceLimits
-    shadow: ResourceLimits
-    kernel: frozenset[str] = frozenset()
-
-
-def judge(near: Collection[str], look: Look, bounds: Bounds) -> Judgement:
-    """Compare a look with the bounds; `near` is what the last judgement left."""
-    still_near: set[str] = set()
-    warnings: list[Warned] = []
-    end: End | None = None
-    for kind, member in WATCHED.items():
-        usage: int | None = getattr(look.usage, member)
-        limit: int | None = getattr(bounds.limits, member)
-        if limit is not None:
-            info = LimitInfo(kind, bounds.scope, limit, usage)
-            if kind not in bounds.kernel and _exceeded(kind, usage, limit, look):
-                end = end or End(LIMIT_REASONS[kind], info)
-            elif _near(kind, usage, limit, WARN_PERCENT, near):
-                still_near.add(kind)
-                if kind not in near:
-                    warnings.append(Warned(info))
-        limit = getattr(bounds.shadow, member)
-        shadow = f"shadow {kind}"
-        if limit is not None and _near(shadow, usage, limit, 100, near):
-            still_near.add(shadow)
-            if shadow not in near:
-                warnings.append(Warned(LimitInfo(kind, bounds.scope, limit, usage)))
-    return Judgement(frozenset(still_near), tuple(warnings), end)
-
-
-def _exceeded(kind: str, usage: int | None, limit: int, look: Look) -> bool:
-    return kind in look.uncounted or (usage is not None and usage > limit)
-
-
-def _near(kind: str, usage: int | None, limit: int, percent: int, near: Collection[str]) -> bool:
-    """Whether it counts as near: above the mark, or not yet far below it again."""
-    if usage is None:
-        return kind in near
-    mark = REARM_PERCENT if kind in near else percent
-    return usage * 100 >= limit * mark
+    return watch_for(watched.run, watched.plan, watched.on_warning)

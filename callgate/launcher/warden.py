@@ -213,8 +213,9 @@ class Warden:
         self._poll.register(pipe, select.POLLIN)
         below = tree.descendants(job.child)
         # bwrap → the namespace's init → the agent.
-        job.target = below[1] if len(below) > 1 else job.child
-        job.inner = _watch(job.target)
+        if len(below) > 1:  # else it has ended already, and bwrap tells how
+            job.target = below[1]
+            job.inner = _watch(job.target)
 
     def _hear_exec(self, job: Job) -> None:
         if job.executing is None:
