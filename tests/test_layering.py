@@ -32,7 +32,7 @@ PURE = frozenset(
         "launcher/environment",
         "launcher/host",
         "launcher/message",
-        "launcher/monitor",
+        "launcher/limit_check",
         "launcher/plan",
         "launcher/protocol",
         "launcher/restart",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from callgate.launcher import cgroup, command, holdings, job, message, survey, workspace
 from callgate.launcher.holdings import Holdings
 from callgate.launcher.life import LocalRun
-from callgate.launcher.monitoring import Monitor
+from callgate.launcher.monitor import Monitor
 from callgate.launcher.plan import LaunchPlan, Refusal, plan
 from callgate.launcher.process import Refused, WardenProcess
 from callgate.launcher.protocol import LaunchRefused, gaps_text
@@ -107,7 +107,7 @@ class LocalLauncher:
             raise
         self._runs[run_id] = run
         run.ended.add_done_callback(lambda _: self._forget(run))
-        self._monitor.add(run, decided, on_warning)
+        self._monitor.add(run, on_warning)
         if self._closed.is_set():
             run.kill("stop_requested")
         return run
@@ -168,6 +168,7 @@ class LocalLauncher:
             self._runs.pop(paused.run_id, None)
             return await self._hold(decided, run_id)
         held = paused.take_over()
+        assert isinstance(held, Holdings)  # noqa: S101  # a run of ours has no other
         self._runs.pop(paused.run_id, None)
         try:
             if decided.cgroup is not None and self._host is not None:
@@ -234,7 +235,7 @@ def _cause(error: Refused, spec: LaunchSpec, held: Holdings) -> tuple[str, str]:
     limit = spec.limits.memory_bytes
     if limit is not None and held.group is not None and held.group.counters().oom_kills:
         return "memory", f"{message.size(limit)} are not enough to start it"
-    return error.stage, error.error or "failed without a word"
+    return error.stage, error.error or "failed and gave no reason"
 
 
 def _refused(agent: str, error: OSError, stage: str = "prepare") -> LaunchRefused:

@@ -13,8 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from callgate.launcher import leftovers
 from callgate.launcher.cgroup_plan import Counters
+from callgate.model import Usage
 
 if TYPE_CHECKING:
     from callgate.launcher.cgroup_plan import CgroupPlan, Setting
@@ -77,23 +80,48 @@ class Group:
 
     def counters(self) -> Counters:
         """Read before the group is removed: they go with it."""
-        oom = forks = throttled = cpu_ns = peak = 0
+        oom = forks = throttled = 0
         if self.v2 is not None:
-            oom += keyed(self.v2 / "memory.events", "oom_kill")
-            forks += keyed(self.v2 / "pids.events", "max")
-            throttled += keyed(self.v2 / "cpu.stat", "nr_throttled")
-            cpu_ns = keyed(self.v2 / "cpu.stat", "usage_usec") * 1000
-            peak = number(self.v2 / "memory.peak")  # from Linux 5.19 on
+            oom += keyed(self.v2 / "memory.events", "oom_kill") or 0
+            forks += keyed(self.v2 / "pids.events", "max") or 0
+            throttled += keyed(self.v2 / "cpu.stat", "nr_throttled") or 0
         if "memory" in self.v1:
-            oom += keyed(self.v1["memory"] / "memory.oom_control", "oom_kill")
-            peak = max(peak, number(self.v1["memory"] / "memory.max_usage_in_bytes"))
+            oom += keyed(self.v1["memory"] / "memory.oom_control", "oom_kill") or 0
         if "pids" in self.v1:
-            forks += keyed(self.v1["pids"] / "pids.events", "max")
+            forks += keyed(self.v1["pids"] / "pids.events", "max") or 0
         if "cpu" in self.v1:
-            throttled += keyed(self.v1["cpu"] / "cpu.stat", "nr_throttled")
-        if "cpuacct" in self.v1:
-            cpu_ns = max(cpu_ns, number(self.v1["cpuacct"] / "cpuacct.usage"))
+            throttled += keyed(self.v1["cpu"] / "cpu.stat", "nr_throttled") or 0
+        used = self.usage()
+        cpu_ns, peak = used.cpu_ns or 0, used.memory_peak_bytes or 0
         return Counters(oom, forks, throttled, cpu_ns, peak)
+
+    def usage(self) -> Usage:
+        """Return what all hierarchies know together, v2 first; without a controller it is None.
+
+        Memory is counted without the file cache that the kernel would give back first, so
+        that reading files does not look like a leak.
+        """
+        known = Usage()
+        if "memory" in self.v1:
+            folder = self.v1["memory"]
+            memory = number(folder / "memory.usage_in_bytes")
+            memory = _without(memory, folder, "total_inactive_file")
+            peak = number(folder / "memory.max_usage_in_bytes")
+            known = replace(known, memory_bytes=memory, memory_peak_bytes=peak)
+        if "pids" in self.v1:
+            known = replace(known, pids=number(self.v1["pids"] / "pids.current"))
+        if "cpuacct" in self.v1:
+            known = replace(known, cpu_ns=number(self.v1["cpuacct"] / "cpuacct.usage"))
+        if self.v2 is None:
+            return known
+        cpu_us = keyed(self.v2 / "cpu.stat", "usage_usec")
+        newer = {
+            "cpu_ns": None if cpu_us is None else cpu_us * 1000,
+            "memory_bytes": _without(number(self.v2 / "memory.current"), self.v2, "inactive_file"),
+            "memory_peak_bytes": number(self.v2 / "memory.peak"),  # from Linux 5.19 on
+            "pids": number(self.v2 / "pids.current"),
+        }
+        return replace(known, **{name: each for name, each in newer.items() if each is not None})
 
     def processes(self) -> list[int]:
         """Everybody in it."""
@@ -146,21 +174,25 @@ def write(path: Path, value: str) -> None:
         os.close(fd)
 
 
-def keyed(path: Path, key: str) -> int:
-    """The number after `key` in a file of `key number` lines; 0 if there is none."""
+def keyed(path: Path, key: str) -> int | None:
+    """Return the number after `key` in a file of `key number` lines."""
     with suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == key:
                 return int(value)
-    return 0
+    return None
 
 
-def number(path: Path) -> int:
-    """The number in a file; 0 if there is none."""
+def number(path: Path) -> int | None:
+    """Return the number in a file; None if there is no such file."""
     with suppress(OSError, ValueError):
         return int(path.read_text())
-    return 0
+    return None
+
+
+def _without(memory: int | None, folder: Path, cache: str) -> int | None:
+    return None if memory is None else max(0, memory - (keyed(folder / "memory.stat", cache) or 0))
 
 
 def _same(setting: Setting, found: str) -> bool:

@@ -1,6 +1,7 @@
 """What a run holds on the host: a warden, a directory, a group. Made, renewed, released.
 
-IO; what blocks is called from a thread. Holdings outlive their run when that is paused: the
+`Resources` is what a run's life needs of it; `portable` has another kind. IO; what blocks is
+called from a thread. Holdings outlive their run when that is paused: the
 one that resumes it takes them over, with a new group, because limits may have changed and
 counters begin anew.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from callgate.launcher import cgroup, leftovers, tree, workspace
+from callgate.launcher.life import Resources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +26,12 @@ if TYPE_CHECKING:
     from callgate.launcher.cgroup import Group
     from callgate.launcher.host import Cgroups
     from callgate.launcher.plan import LaunchPlan
-    from callgate.launcher.process import WardenProcess
+    from callgate.launcher.process import Exit, WardenProcess
     from callgate.launcher.workspace import RunDirectory
 
 
-class Holdings:
+class Holdings(Resources):
     """Handed on when a run is paused and another resumes it."""
-
-    __slots__ = ("directory", "group", "warden")
 
     def __init__(
         self, warden: WardenProcess, directory: RunDirectory | None, group: Group | None
@@ -40,10 +40,25 @@ class Holdings:
         self.directory = directory
         self.group = group
 
+    @property
+    def exited(self) -> asyncio.Future[Exit]:
+        """The end of the agent and of everything below it."""
+        return self.warden.exited
+
+    def processes(self) -> list[int]:
+        """Return the processes below the warden, parents first."""
+        from callgate.launcher.process_tree import descendants  # noqa: PLC0415  # psutil
+
+        return descendants(self.warden.pid)
+
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+        self.warden.terminate()
+
     def kill(self) -> None:
-        """End the agent and everybody below it."""
+        """Kill the agent and its descendants."""
         if sys.platform != "linux":
-            from callgate.launcher.kill import kill_tree  # noqa: PLC0415  # psutil
+            from callgate.launcher.process_tree import kill_tree  # noqa: PLC0415  # psutil
 
             below = partial(kill_tree, self.warden.pid, itself=False)
             threading.Thread(target=below, daemon=True).start()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -24,10 +24,11 @@ from callgate.launcher.protocol import Stopped
 from callgate.model import Usage
 
 if TYPE_CHECKING:
-    from callgate.launcher.holdings import Holdings
+    from callgate.launcher.cgroup import Group
     from callgate.launcher.plan import LaunchPlan
     from callgate.launcher.process import Exit, Started
     from callgate.launcher.stdio import Stdio
+    from callgate.launcher.workspace import RunDirectory
     from callgate.model import LaunchSpec, RunState, StopReason
 
 _SIGNALLED = 128
@@ -39,15 +40,38 @@ _CALM: frozenset[StopReason] = frozenset({"stop_requested", "policy_changed", "p
 """Reasons for which to end is no failure."""
 
 
+class Resources(Protocol):
+    """What contains a run's processes and ends them: a warden, or, without one, psutil."""
+
+    directory: RunDirectory | None = None
+    group: Group | None = None
+
+    @property
+    def exited(self) -> asyncio.Future[Exit]:
+        """The end of the agent, and of everything below it as far as that is known."""
+
+    def processes(self) -> list[int]:
+        """Return the processes of the run, parents first. Blocking."""
+
+    def terminate(self) -> None:
+        """Ask the agent to end."""
+
+    def kill(self) -> None:
+        """Kill the agent and its descendants, without waiting for it."""
+
+    async def release(self) -> None:
+        """Give back whatever the host still holds for the run."""
+
+
 class LocalRun:
-    """A run of the built-in launcher; see `protocol.Run`."""
+    """A run of a launcher of this host; see `protocol.Run`."""
 
     def __init__(
         self,
         spec: LaunchSpec,
         run_id: str,
         *,
-        holdings: Holdings,
+        holdings: Resources,
         started: Started,
         stdio: Stdio,
         plan: LaunchPlan,
@@ -64,7 +88,7 @@ class LocalRun:
         self.stderr = stdio.stderr
         self.channel = stdio.channel
         self.token = token
-        self.holdings: Holdings | None = holdings
+        self.holdings: Resources | None = holdings
         self.workspace_fd = started.workspace
         self.last_usage = Usage()
         self._cause: tuple[StopReason, LimitInfo | None] | None = None
@@ -76,15 +100,15 @@ class LocalRun:
         self._living = asyncio.create_task(self._live(holdings))
 
     def usage(self) -> Usage:
-        """The last look at it."""
+        """Return the last sample."""
         return self.last_usage
 
     async def stop(self, reason: StopReason, grace_ns: int | None = None) -> Stopped:
-        """Ask, wait, kill."""
+        """Send SIGTERM, wait `grace_ns`, then kill the process tree."""
         self._because(reason, None)
         holdings = self.holdings
         if holdings is not None and self.state == "running":
-            holdings.warden.terminate()
+            holdings.terminate()
             grace = self.spec.kill_grace_ns if grace_ns is None else grace_ns
             done, _ = await asyncio.wait([self.ended], timeout=grace / 1e9)
             if not done:
@@ -92,13 +116,13 @@ class LocalRun:
         return await self.wait()
 
     def kill(self, reason: StopReason, limit: LimitInfo | None = None) -> None:
-        """End the tree now."""
+        """Kill the process tree; the first reason counts."""
         self._because(reason, limit)
         if self.holdings is not None:
             self.holdings.kill()
 
     async def wait(self) -> Stopped:
-        """The end."""
+        """Wait until the run has ended; return how it ended."""
         return await asyncio.shield(self.ended)
 
     async def discard(self) -> None:
@@ -116,7 +140,7 @@ class LocalRun:
         self._because("wall_time_limit", self.limit("wall_time", wall_ns, wall_ns))
         self._timing_out = asyncio.create_task(self.stop("wall_time_limit"))
 
-    def take_over(self) -> Holdings:
+    def take_over(self) -> Resources:
         """What a paused run kept, for the one that resumes it."""
         holdings, self.holdings = self.holdings, None
         if holdings is None or self.state != "paused":
@@ -137,8 +161,8 @@ class LocalRun:
         if self._cause is None:
             self._cause = reason, limit
 
-    async def _live(self, holdings: Holdings) -> None:
-        ended = await asyncio.shield(holdings.warden.exited)
+    async def _live(self, holdings: Resources) -> None:
+        ended = await asyncio.shield(holdings.exited)
         group = holdings.group
         counters = Counters() if group is None else group.counters()
         stopped = self._judge(ended, counters, self._final_usage(ended, counters))
@@ -156,7 +180,7 @@ class LocalRun:
         if self._cause is not None:
             reason, limit = self._cause
         else:
-            reason, limit = self._told_by(ended, code, number, counters, usage)
+            reason, limit = self._infer_reason(ended, code, number, counters, usage)
         state: RunState = "crashed"
         if reason == "oom":
             state = "paused"
@@ -164,7 +188,7 @@ class LocalRun:
             state = "stopped"
         return Stopped(reason, state, code, number, usage, limit)
 
-    def _told_by(
+    def _infer_reason(
         self,
         ended: Exit,
         code: int | None,

@@ -1,4 +1,4 @@
-"""Is a run within its limits? Judged from what was measured, once a look.
+"""Is a run within its limits? Checked from what was measured, once a sample.
 
 Pure. A warning is given once when a usage reaches 90 % of its limit, and again only after
 it was below 80 %: a usage that trembles at the mark is one warning. Above the limit the run
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from callgate.errors import LimitInfo
-from callgate.launcher.protocol import LIMIT_REASONS
-from callgate.model import ResourceLimits, StopReason, Usage
+from callgate.model import ResourceLimits, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,32 +32,21 @@ WATCHED: Final = {
 """The type in a `LimitInfo` → the member of `Usage` and `ResourceLimits` of the same name."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """One look at a run. `uncounted`: what could not be counted, or not in time, by type."""
+class Sample(msgspec.Struct, frozen=True):
+    """One measurement of a run. `uncounted`: what could not be counted in time, by type."""
 
     usage: Usage
     uncounted: frozenset[str] = frozenset()
 
 
-class Warned(msgspec.Struct, frozen=True, gc=False):
-    """A usage has come near its limit, or would have reached one in shadow mode."""
-
-    limit: LimitInfo
-
-
-class End(msgspec.Struct, frozen=True, gc=False):
-    """The run must end."""
-
-    reason: StopReason
-    limit: LimitInfo
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """What one look came to; `near` is for the next one."""
+class Checked(msgspec.Struct, frozen=True):
+    """The result of one check; `near` is for the next one."""
 
     near: frozenset[str]
-    warnings: tuple[Warned, ...] = ()
-    end: End | None = None
+    warnings: tuple[LimitInfo, ...] = ()
+    """A usage came near its limit, or would have reached one in shadow mode."""
+    end: LimitInfo | None = None
+    """The limit for which the run must end."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -70,33 +58,33 @@ class Bounds(msgspec.Struct, frozen=True):
     kernel: frozenset[str] = frozenset()
 
 
-def judge(near: Collection[str], look: Look, bounds: Bounds) -> Judgement:
-    """Compare a look with the bounds; `near` is what the last judgement left."""
+def check_usage(near: Collection[str], sample: Sample, bounds: Bounds) -> Checked:
+    """Compare a sample with the bounds; `near` is what the last check left."""
     still_near: set[str] = set()
-    warnings: list[Warned] = []
-    end: End | None = None
+    warnings: list[LimitInfo] = []
+    end: LimitInfo | None = None
     for kind, member in WATCHED.items():
-        usage: int | None = getattr(look.usage, member)
+        usage: int | None = getattr(sample.usage, member)
         limit: int | None = getattr(bounds.limits, member)
         if limit is not None:
             info = LimitInfo(kind, bounds.scope, limit, usage)
-            if kind not in bounds.kernel and _exceeded(kind, usage, limit, look):
-                end = end or End(LIMIT_REASONS[kind], info)
+            if kind not in bounds.kernel and _exceeded(kind, usage, limit, sample):
+                end = end or info
             elif _near(kind, usage, limit, WARN_PERCENT, near):
                 still_near.add(kind)
                 if kind not in near:
-                    warnings.append(Warned(info))
+                    warnings.append(info)
         limit = getattr(bounds.shadow, member)
         shadow = f"shadow {kind}"
         if limit is not None and _near(shadow, usage, limit, 100, near):
             still_near.add(shadow)
             if shadow not in near:
-                warnings.append(Warned(LimitInfo(kind, bounds.scope, limit, usage)))
-    return Judgement(frozenset(still_near), tuple(warnings), end)
+                warnings.append(LimitInfo(kind, bounds.scope, limit, usage))
+    return Checked(frozenset(still_near), tuple(warnings), end)
 
 
-def _exceeded(kind: str, usage: int | None, limit: int, look: Look) -> bool:
-    return kind in look.uncounted or (usage is not None and usage > limit)
+def _exceeded(kind: str, usage: int | None, limit: int, sample: Sample) -> bool:
+    return kind in sample.uncounted or (usage is not None and usage > limit)
 
 
 def _near(kind: str, usage: int | None, limit: int, percent: int, near: Collection[str]) -> bool:

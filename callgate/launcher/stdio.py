@@ -46,7 +46,9 @@ class Stdio:
         self.theirs["channel"], self.channel = self._kept(theirs.detach(), ours.detach())
 
     def _kept(self, theirs: int, ours: int) -> tuple[int, int]:
-        os.set_blocking(ours, False)
+        set_blocking = getattr(os, "set_blocking", None)  # on Windows only from Python 3.12 on
+        if set_blocking is not None:
+            set_blocking(ours, False)
         self._ours.append(ours)
         return theirs, ours
 

@@ -1,9 +1,7 @@
 """What a run uses, measured: from its cgroup, its processes and its workspace.
 
 IO, blocking: call it from a thread. Each reading takes what this host offers and leaves the
-rest `None`; something that vanishes while it is read (a process, a file, a cgroup) is left
-out. The memory of a cgroup is counted without the file cache that the kernel would give
-back first, so that reading files does not look like a leak.
+rest `None`; something that vanishes while it is read (a process, a file) is left out.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import psutil
 
-from callgate.launcher import tree
-from callgate.launcher.monitor import Look
+from callgate.launcher.limit_check import Sample
 from callgate.model import Usage
 
 if TYPE_CHECKING:
@@ -30,65 +27,11 @@ WALK_TIMEOUT_NS: Final = 2_000_000_000
 """A workspace whose files cannot be counted in this time has too many of them."""
 WALK_SHARE: Final = 10
 """Between two counts of a workspace passes so many times what the last one took."""
-MAX_PIDS: Final = 4_096
-"""Processes looked at, at most: a fork bomb must not stop the one who counts."""
-
 _BLOCK_BYTES: Final = 512
 """The unit of `st_blocks`, whatever the file system's own is."""
 _INET: Final = ("tcp", "tcp6", "udp", "udp6")
 _LISTEN: Final = "0A"
 """TCP_LISTEN as /proc/net/tcp has it."""
-
-
-class CgroupV1(msgspec.Struct, frozen=True):
-    """Directories of one group in the hierarchies that it has."""
-
-    memory: Path | None = None
-    pids: Path | None = None
-    cpuacct: Path | None = None
-
-
-def read_v2(group: Path) -> Usage:
-    """What a v2 group used; without a controller that part is None."""
-    memory, cache = _number(group / "memory.current"), _stat(group, "inactive_file")
-    cpu_us = _keyed(group / "cpu.stat", "usage_usec")
-    return Usage(
-        cpu_ns=None if cpu_us is None else cpu_us * 1000,
-        memory_bytes=None if memory is None else max(0, memory - cache),
-        memory_peak_bytes=_number(group / "memory.peak"),
-        pids=_number(group / "pids.current"),
-    )
-
-
-def read_v1(group: CgroupV1) -> Usage:
-    """The same from v1's separate hierarchies."""
-    memory = peak = None
-    if group.memory is not None:
-        memory = _number(group.memory / "memory.usage_in_bytes")
-        peak = _number(group.memory / "memory.max_usage_in_bytes")
-        if memory is not None:
-            memory = max(0, memory - _stat(group.memory, "total_inactive_file"))
-    return Usage(
-        cpu_ns=None if group.cpuacct is None else _number(group.cpuacct / "cpuacct.usage"),
-        memory_bytes=memory,
-        memory_peak_bytes=peak,
-        pids=None if group.pids is None else _number(group.pids / "pids.current"),
-    )
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below one, parents first where the system tells."""
-    if sys.platform != "linux":
-        return _descendants_elsewhere(pid)
-    return tree.descendants(pid)[:MAX_PIDS]
-
-
-def _descendants_elsewhere(pid: int) -> list[int]:
-    try:
-        children = psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-    return [child.pid for child in children][:MAX_PIDS]
 
 
 def read_processes(pids: list[int], exact_from_bytes: int | None = None) -> Usage:
@@ -232,7 +175,7 @@ class Workspace:
         self._next_ns = 0
         self._last: tuple[int, int] | None = None
 
-    def look(self) -> tuple[int, int] | None:
+    def read(self) -> tuple[int, int] | None:
         """Bytes and files, perhaps of a little while ago; None if they cannot be counted."""
         start = self._clock()
         if start >= self._next_ns:
@@ -245,7 +188,7 @@ class Workspace:
         return self._last
 
 
-class Sampler:
+class UsageReader:
     """Everything that can be seen of one run.
 
     `group` reads its cgroup, if it has one; `pids` lists its processes; `disk` gives bytes
@@ -268,7 +211,7 @@ class Sampler:
         self._disk = disk
         self._exact_from_bytes = exact_from_bytes
 
-    def look(self) -> Look:
+    def read(self) -> Sample:
         """Measure now. What the cgroup does not know is taken from the processes."""
         pids = self._pids()
         usage = Usage() if self._group is None else self._group()
@@ -280,13 +223,13 @@ class Sampler:
             usage = _filled(usage, summed)
         usage = msgspec.structs.replace(usage, connections=count_connections(pids))
         if self._disk is None:
-            return Look(usage)
+            return Sample(usage)
         with suppress(OSError):
             counted = self._disk()
             if counted is None:
-                return Look(usage, frozenset({"disk", "files"}))
+                return Sample(usage, frozenset({"disk", "files"}))
             usage = msgspec.structs.replace(usage, disk_bytes=counted[0], files=counted[1])
-        return Look(usage)
+        return Sample(usage)
 
 
 def _filled(known: Usage, other: Usage) -> Usage:
@@ -296,23 +239,3 @@ def _filled(known: Usage, other: Usage) -> Usage:
         if getattr(known, name) is None
     }
     return msgspec.structs.replace(known, **missing)
-
-
-def _stat(group: Path, key: str) -> int:
-    return _keyed(group / "memory.stat", key) or 0
-
-
-def _keyed(path: Path, key: str) -> int | None:
-    """The number after `key` in a file of `key number` lines."""
-    with suppress(OSError, ValueError):
-        for line in path.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-    return None
-
-
-def _number(path: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        return int(path.read_text())
-    return None

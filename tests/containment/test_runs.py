@@ -391,11 +391,11 @@ async def test_a_sweep_ends_and_removes_what_a_killed_callgate_and_warden_left(
     agent = spec(code, limits={"memory_bytes": 64 * MIB, "disk_bytes": MIB})
     left = await launcher.launch(agent, run_id=next_id())
     await read_line(left.stdout)
-    holdings = left.holdings
-    assert holdings is not None
-    assert holdings.directory is not None
-    tree = descendants(holdings.warden.pid)
-    forget(holdings.warden.pid, holdings.directory)
+    held = left.holdings
+    assert isinstance(held, holdings.Holdings)
+    assert held.directory is not None
+    tree = descendants(held.warden.pid)
+    forget(held.warden.pid, held.directory)
 
     swept = sweep(root)
 

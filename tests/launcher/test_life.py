@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
+from callgate.launcher.holdings import Holdings
 from callgate.launcher.life import _decode
 from callgate.launcher.process import Exit
 from callgate.launcher.tree import descendants
@@ -276,7 +277,8 @@ async def test_an_agent_dies_with_a_warden_that_is_killed(launcher: LocalLaunche
     code = "import os, time\nif os.fork() == 0: time.sleep(600)\nprint('up', flush=True); input()"
     started = await launcher.launch(free(code), run_id=next_id())
     await read_line(started.stdout)
-    warden = started.holdings.warden.pid if started.holdings is not None else 0
+    assert isinstance(started.holdings, Holdings)
+    warden = started.holdings.warden.pid
     tree = descendants(warden)
 
     os.kill(warden, signal.SIGKILL)

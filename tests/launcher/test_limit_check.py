@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.errors import LimitInfo
-from callgate.launcher.monitor import WATCHED, Bounds, End, Judgement, Look, Warned, judge
+from callgate.launcher.limit_check import WATCHED, Bounds, Checked, Sample, check_usage
 from callgate.launcher.protocol import LIMIT_REASONS
 from callgate.model import ResourceLimits, Usage
 
@@ -21,8 +21,8 @@ def bounds(
     return Bounds("agent:web", limits, shadow, kernel)
 
 
-def memory(used: int | None) -> Look:
-    return Look(Usage(memory_bytes=used))
+def memory(used: int | None) -> Sample:
+    return Sample(Usage(memory_bytes=used))
 
 
 MEMORY = bounds(ResourceLimits(memory_bytes=100))
@@ -33,21 +33,21 @@ def info(kind: str, usage: int | None, limit: int = 100) -> LimitInfo:
 
 
 def test_below_ninety_percent_there_is_nothing_to_say() -> None:
-    assert judge((), memory(89), MEMORY) == Judgement(frozenset())
+    assert check_usage((), memory(89), MEMORY) == Checked(frozenset())
 
 
 def test_ninety_percent_is_a_warning_and_no_end() -> None:
-    judgement = judge((), memory(90), MEMORY)
+    checked = check_usage((), memory(90), MEMORY)
 
-    assert judgement.warnings == (Warned(info("memory", 90)),)
-    assert judgement.end is None
+    assert checked.warnings == (info("memory", 90),)
+    assert checked.end is None
 
 
 def test_a_usage_that_trembles_at_the_mark_is_one_warning() -> None:
     warnings, near = 0, frozenset[str]()
     for used in [90, 89, 91, 81, 95]:
-        judgement = judge(near, memory(used), MEMORY)
-        warnings, near = warnings + len(judgement.warnings), judgement.near
+        checked = check_usage(near, memory(used), MEMORY)
+        warnings, near = warnings + len(checked.warnings), checked.near
 
     assert warnings == 1
 
@@ -55,73 +55,74 @@ def test_a_usage_that_trembles_at_the_mark_is_one_warning() -> None:
 def test_after_it_was_far_below_it_warns_again() -> None:
     warnings, near = 0, frozenset[str]()
     for used in [95, 79, 95]:
-        judgement = judge(near, memory(used), MEMORY)
-        warnings, near = warnings + len(judgement.warnings), judgement.near
+        checked = check_usage(near, memory(used), MEMORY)
+        warnings, near = warnings + len(checked.warnings), checked.near
 
     assert warnings == 2
 
 
-def test_a_look_that_saw_nothing_does_not_warn_again() -> None:
-    near = judge((), memory(95), MEMORY).near
-    near = judge(near, memory(None), MEMORY).near
+def test_a_sample_that_saw_nothing_does_not_warn_again() -> None:
+    near = check_usage((), memory(95), MEMORY).near
+    near = check_usage(near, memory(None), MEMORY).near
 
-    assert judge(near, memory(95), MEMORY).warnings == ()
+    assert check_usage(near, memory(95), MEMORY).warnings == ()
 
 
 def test_all_of_a_limit_may_be_used() -> None:
-    assert judge((), memory(100), MEMORY).end is None
+    assert check_usage((), memory(100), MEMORY).end is None
 
 
 @pytest.mark.parametrize("kind", sorted(WATCHED))
 def test_above_its_limit_a_run_must_end(kind: str) -> None:
-    look = Look(Usage(**{WATCHED[kind]: 101}))
+    sample = Sample(Usage(**{WATCHED[kind]: 101}))
 
-    judgement = judge((), look, bounds(EVERYTHING))
+    checked = check_usage((), sample, bounds(EVERYTHING))
 
-    assert judgement.end == End(LIMIT_REASONS[kind], info(kind, 101))
+    assert checked.end == info(kind, 101)
+    assert kind in LIMIT_REASONS
 
 
 @pytest.mark.parametrize("kind", sorted(WATCHED))
 def test_what_the_kernel_holds_is_not_ended_by_us_but_warned_of(kind: str) -> None:
-    look = Look(Usage(**{WATCHED[kind]: 101}))
+    sample = Sample(Usage(**{WATCHED[kind]: 101}))
 
-    judgement = judge((), look, bounds(EVERYTHING, kernel=frozenset({kind})))
+    checked = check_usage((), sample, bounds(EVERYTHING, kernel=frozenset({kind})))
 
-    assert judgement.end is None
-    assert judgement.warnings == (Warned(info(kind, 101)),)
+    assert checked.end is None
+    assert checked.warnings == (info(kind, 101),)
 
 
 def test_what_cannot_be_counted_counts_as_exceeded() -> None:
-    look = Look(Usage(), frozenset({"disk", "files"}))
+    sample = Sample(Usage(), frozenset({"disk", "files"}))
 
-    judgement = judge((), look, bounds(ResourceLimits(files=100)))
+    checked = check_usage((), sample, bounds(ResourceLimits(files=100)))
 
-    assert judgement.end == End("file_count_limit", info("files", None))
+    assert checked.end == info("files", None)
 
 
 def test_what_cannot_be_counted_and_has_no_limit_is_no_matter() -> None:
-    look = Look(Usage(), frozenset({"disk", "files"}))
+    sample = Sample(Usage(), frozenset({"disk", "files"}))
 
-    assert judge((), look, MEMORY) == Judgement(frozenset())
+    assert check_usage((), sample, MEMORY) == Checked(frozenset())
 
 
 def test_a_limit_in_shadow_mode_warns_when_it_is_reached_and_never_ends() -> None:
     shadow = bounds(shadow=ResourceLimits(memory_bytes=100))
-    assert judge((), memory(99), shadow).warnings == ()
+    assert check_usage((), memory(99), shadow).warnings == ()
 
-    judgement = judge((), memory(1000), shadow)
+    checked = check_usage((), memory(1000), shadow)
 
-    assert judgement.end is None
-    assert judgement.warnings == (Warned(info("memory", 1000)),)
-    assert judge(judgement.near, memory(1000), shadow).warnings == ()
+    assert checked.end is None
+    assert checked.warnings == (info("memory", 1000),)
+    assert check_usage(checked.near, memory(1000), shadow).warnings == ()
 
 
 def test_a_busy_processor_is_never_an_end() -> None:
-    look = Look(Usage(cpu_ns=10**18))
+    sample = Sample(Usage(cpu_ns=10**18))
 
-    judgement = judge((), look, bounds(ResourceLimits(cpu_millicores=1, cpu_time_ns=1)))
+    checked = check_usage((), sample, bounds(ResourceLimits(cpu_millicores=1, cpu_time_ns=1)))
 
-    assert judgement == Judgement(frozenset())
+    assert checked == Checked(frozenset())
 
 
 USES = st.lists(st.one_of(st.none(), st.integers(0, 200)), max_size=50)
@@ -133,10 +134,10 @@ def test_between_two_warnings_it_was_far_below(uses: list[int | None]) -> None:
     kernel = bounds(ResourceLimits(memory_bytes=100), kernel=frozenset({"memory"}))
     lowest = 0
     for used in uses:
-        judgement = judge(near, memory(used), kernel)
-        near = judgement.near
+        checked = check_usage(near, memory(used), kernel)
+        near = checked.near
         if used is not None:
             lowest = min(lowest, used)
-        if judgement.warnings:
+        if checked.warnings:
             assert lowest < 80
             lowest = 200

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher import samplers
-from callgate.launcher.monitor import Look
-from callgate.launcher.samplers import (
-    CgroupV1,
-    Sampler,
+from callgate.launcher import usage_readers
+from callgate.launcher.cgroup import Group
+from callgate.launcher.limit_check import Sample
+from callgate.launcher.process_tree import descendants
+from callgate.launcher.usage_readers import (
     Uncountable,
+    UsageReader,
     Workspace,
     count_connections,
     count_workspace,
-    descendants,
     filesystem_use,
     read_processes,
-    read_v1,
-    read_v2,
 )
 from callgate.model import Usage
 
@@ -56,11 +54,12 @@ def test_a_v2_group_is_read_without_the_cache_that_would_be_given_back(tmp_path:
         pids__current="3\n",
     )
 
-    assert read_v2(group) == Usage(cpu_ns=7000, memory_bytes=700, memory_peak_bytes=1500, pids=3)
+    expected = Usage(cpu_ns=7000, memory_bytes=700, memory_peak_bytes=1500, pids=3)
+    assert Group(group, {}).usage() == expected
 
 
 def test_a_v2_group_without_controllers_tells_its_cpu_time_only(tmp_path: Path) -> None:
-    assert read_v2(files(tmp_path, cpu__stat="usage_usec 7\n")) == Usage(cpu_ns=7000)
+    assert Group(files(tmp_path, cpu__stat="usage_usec 7\n"), {}).usage() == Usage(cpu_ns=7000)
 
 
 def test_a_v1_group_is_read_from_its_hierarchies(tmp_path: Path) -> None:
@@ -73,17 +72,17 @@ def test_a_v1_group_is_read_from_its_hierarchies(tmp_path: Path) -> None:
         pids__current="3",
     )
 
-    group = CgroupV1(memory=one, pids=one, cpuacct=one)
+    group = Group(None, dict.fromkeys(("memory", "pids", "cpuacct"), one))
 
-    assert read_v1(group) == Usage(cpu_ns=7000, memory_bytes=700, memory_peak_bytes=1500, pids=3)
-    assert read_v1(CgroupV1()) == Usage()
+    assert group.usage() == Usage(cpu_ns=7000, memory_bytes=700, memory_peak_bytes=1500, pids=3)
+    assert Group(None, {}).usage() == Usage()
 
 
 def test_a_group_that_is_gone_was_not_measured(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
 
-    assert read_v2(gone) == Usage()
-    assert read_v1(CgroupV1(gone, gone, gone)) == Usage()
+    assert Group(gone, {}).usage() == Usage()
+    assert Group(None, dict.fromkeys(("memory", "pids", "cpuacct"), gone)).usage() == Usage()
 
 
 BUSY = """
@@ -161,7 +160,7 @@ def test_the_tables_of_the_kernel_are_not_read_for_processes_without_a_socket(
     def read(process: Path) -> set[str]:
         raise AssertionError(process)
 
-    monkeypatch.setattr(samplers, "_connected", read)
+    monkeypatch.setattr(usage_readers, "_connected", read)
     pipe = subprocess.PIPE
     code = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
@@ -237,21 +236,21 @@ def test_files_that_come_and_go_do_not_hide_the_others(tmp_path: Path) -> None:
 def test_a_workspace_is_not_counted_all_the_time(tmp_path: Path) -> None:
     now = iter([0, 100, 1_099, 1_100, 1_150])
     workspace = Workspace(tmp_path, clock=lambda: next(now))
-    assert workspace.look() == (0, 0)
+    assert workspace.read() == (0, 0)
     (tmp_path / "new").touch()
 
-    assert workspace.look() == (0, 0)
-    assert workspace.look() == (0, 1)
+    assert workspace.read() == (0, 0)
+    assert workspace.read() == (0, 1)
 
 
 def test_a_workspace_that_cannot_be_counted_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").touch()
-    monkeypatch.setattr(samplers, "WALK_TIMEOUT_NS", -1)
+    monkeypatch.setattr(usage_readers, "WALK_TIMEOUT_NS", -1)
 
-    assert Workspace(tmp_path).look() is None
-    look = Sampler(list, disk=Workspace(tmp_path).look).look()
+    assert Workspace(tmp_path).read() is None
+    look = UsageReader(list, disk=Workspace(tmp_path).read).read()
     assert look.uncounted == {"disk", "files"}
 
 
@@ -272,9 +271,9 @@ def test_a_file_system_of_its_own_tells_its_use() -> None:
 
 
 def test_what_the_cgroup_does_not_know_is_taken_from_the_processes() -> None:
-    sampler = Sampler(lambda: [os.getpid()], group=lambda: Usage(cpu_ns=1, pids=77))
+    sampler = UsageReader(lambda: [os.getpid()], group=lambda: Usage(cpu_ns=1, pids=77))
 
-    usage = sampler.look().usage
+    usage = sampler.read().usage
 
     assert (usage.cpu_ns, usage.pids) == (1, 77)
     assert usage.memory_bytes is not None
@@ -284,7 +283,7 @@ def test_what_the_cgroup_does_not_know_is_taken_from_the_processes() -> None:
 def test_processes_that_make_the_containment_are_not_the_agents() -> None:
     group = Usage(cpu_ns=1, memory_bytes=2, pids=5)
 
-    assert Sampler(list, group=lambda: group, extra_pids=2).look().usage.pids == 3
+    assert UsageReader(list, group=lambda: group, extra_pids=2).read().usage.pids == 3
 
 
 def test_descendants_are_found_without_proc_too(
@@ -301,14 +300,14 @@ def test_descendants_are_found_without_proc_too(
 def test_a_look_has_the_workspace_and_the_connections_too() -> None:
     group = Usage(cpu_ns=1, memory_bytes=2, pids=3)
 
-    look = Sampler(list, group=lambda: group, disk=lambda: (4, 5)).look()
+    look = UsageReader(list, group=lambda: group, disk=lambda: (4, 5)).read()
 
-    assert look == Look(
+    assert look == Sample(
         Usage(cpu_ns=1, memory_bytes=2, pids=3, disk_bytes=4, files=5, connections=None)
     )
 
 
 def test_a_workspace_that_is_gone_was_not_measured() -> None:
-    look = Sampler(list, disk=lambda: filesystem_use(Path("/nonexistent"))).look()
+    look = UsageReader(list, disk=lambda: filesystem_use(Path("/nonexistent"))).read()
 
     assert (look.usage.disk_bytes, look.uncounted) == (None, frozenset())
