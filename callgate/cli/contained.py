@@ -123,7 +123,7 @@ async def execute(spec: LaunchSpec) -> Answer:
 
 async def interact(spec: LaunchSpec) -> Answer:
     """Run the command with our terminal as its own; Ctrl-C is for the command, not for us."""
-    from callgate.launcher.terminal import Joined  # noqa: PLC0415  # not on Windows
+    from callgate.cli.terminal import Joined  # noqa: PLC0415  # not on Windows
 
     async with launched(spec) as started:
         if isinstance(started, Answer):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from callgate.cli.terminal import Size, set_window_size
 from callgate.launcher import LaunchRefused, LocalLauncher, holdings
-from callgate.launcher.terminal import Size, set_window_size
 from callgate.launcher.tree import descendants
 from callgate.launcher.workspace import RunDirectory, sweep
 from callgate.model import MountSpec, ResourceLimits
