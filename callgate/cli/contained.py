@@ -21,9 +21,9 @@ import typer
 
 from callgate.cli.exec import AGENT
 from callgate.launcher.capture import Head, drain
-from callgate.launcher.entry import Launchers
 from callgate.launcher.history import History, RunRecord, default_path
-from callgate.launcher.message import explain
+from callgate.launcher.limit_message import explain
+from callgate.launcher.plugins import Launchers
 from callgate.launcher.protocol import LaunchRefused
 from callgate.model import RequestIds
 

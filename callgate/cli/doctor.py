@@ -14,8 +14,8 @@ import msgspec
 import typer
 
 from callgate.cli import table
-from callgate.launcher import survey
 from callgate.launcher.doctor import find, try_levels
+from callgate.launcher.host import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

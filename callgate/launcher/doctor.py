@@ -20,28 +20,30 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
-from callgate.launcher import cgroup, cgroup_plan, seccomp, trial, trial_child
-from callgate.launcher.causes import Facts, no_namespaces
-from callgate.launcher.cgroup_plan import CgroupPlan
-from callgate.launcher.cgroup_site import DELEGATE
-from callgate.launcher.entry import find_launcher
-from callgate.launcher.host import DROP_ID
-from callgate.launcher.plan import NOT_ASKED
+from callgate.launcher.host import cgroup, seccomp, trial
+from callgate.launcher.host.causes import Facts, no_namespaces
+from callgate.launcher.host.cgroup_site import DELEGATE
+from callgate.launcher.plan import cgroup_plan
+from callgate.launcher.plan.capabilities import DROP_ID
+from callgate.launcher.plan.cgroup_plan import CgroupPlan
+from callgate.launcher.plan.launch_plan import NOT_ASKED
+from callgate.launcher.plugins import find_launcher
 from callgate.launcher.protocol import LaunchRefused, Status, gaps_text
+from callgate.launcher.warden import trial_acts
 from callgate.model import EnvSpec, LaunchSpec, Level, ResourceLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from callgate.launcher.cgroup_plan import Counters
-    from callgate.launcher.host import Host
+    from callgate.launcher.host.trial import Tried
+    from callgate.launcher.plan.capabilities import Host
+    from callgate.launcher.plan.cgroup_plan import Counters
     from callgate.launcher.protocol import Effect, Launcher
-    from callgate.launcher.trial import Tried
 
 LANDLOCK_FULL: Final = 6
 """The version that level strict needs."""
 GROUP_LIMITS: Final = ResourceLimits(
-    memory_bytes=trial_child.GROUP_MEMORY_BYTES, cpu_millicores=100, pids=trial_child.GROUP_PIDS
+    memory_bytes=trial_acts.GROUP_MEMORY_BYTES, cpu_millicores=100, pids=trial_acts.GROUP_PIDS
 )
 """Small enough to run into at once."""
 LEVEL_LIMITS: Final = ResourceLimits(

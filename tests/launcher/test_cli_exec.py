@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from callgate.cli import contained
 from callgate.cli import exec as exec_module
 from callgate.cli.terminal import Size, set_window_size
-from callgate.launcher import survey
 from callgate.launcher.history import History, default_path
+from callgate.launcher.host import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from callgate.launcher import cgroup, doctor, process, seccomp, survey, trial
-from callgate.launcher.causes import Facts, no_namespaces
-from callgate.launcher.host import DROP_ID, Cgroups, Host
-from callgate.launcher.trial import Tried, act
+from callgate.launcher import doctor
+from callgate.launcher.host import cgroup, lean_process, seccomp, survey, trial
+from callgate.launcher.host.causes import Facts, no_namespaces
+from callgate.launcher.host.trial import Tried, act
+from callgate.launcher.plan.capabilities import DROP_ID, Cgroups, Host
 from callgate.model import ResourceLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="probes Linux")
@@ -226,14 +227,16 @@ def test_without_a_landlock_the_kernels_word_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_a_wall_that_lets_a_write_through_is_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = "from callgate.launcher import landlock\nlandlock.restrict = lambda *_, **__: None\n"
+    broken = (
+        "from callgate.launcher.warden import landlock\nlandlock.restrict = lambda *_, **__: None\n"
+    )
     monkeypatch.setattr(trial, "stub", lambda module: with_fault(broken, module))
 
     assert act("wall") == Tried(ok=False, reason="refuse a write")
 
 
 def with_fault(fault: str, module: str) -> str:
-    lines = process.stub(module).splitlines()
+    lines = lean_process.stub(module).splitlines()
     at = next(number for number, line in enumerate(lines) if "from callgate" in line)
     return "\n".join([*lines[:at], fault, *lines[at:]])
 
@@ -278,7 +281,7 @@ def test_a_tmpfs_that_holds_more_than_it_may_is_none(monkeypatch: pytest.MonkeyP
     if not act("tmpfs").ok:
         pytest.skip("no tmpfs of one's own")
     unbounded = (
-        "from callgate.launcher import libc\n"
+        "from callgate.launcher.warden import libc\n"
         "mount = libc.mount\n"
         "libc.mount = lambda *args, **more: mount(*args[:4], **more)\n"
     )
@@ -306,7 +309,7 @@ def test_an_act_that_hangs_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it() -> None:
-    code = "from callgate.launcher import trial_child as p; p.STAY_S = 1; p.stay()"
+    code = "from callgate.launcher.warden import trial_acts as p; p.STAY_S = 1; p.stay()"
 
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=False

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
-from callgate.launcher.holdings import Holdings
-from callgate.launcher.life import _decode
-from callgate.launcher.process import Exit
-from callgate.launcher.tree import descendants
+from callgate.launcher.local.local_run import _decode
+from callgate.launcher.local.run_resources import Holdings
+from callgate.launcher.local.warden_client import Exit
+from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, LaunchSpec
 from tests.conftest import FULL
 from tests.containment.agents import (

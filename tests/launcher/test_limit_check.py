@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.errors import LimitInfo
-from callgate.launcher.limit_check import WATCHED, Bounds, Checked, Sample, check_usage
+from callgate.launcher.local.limit_check import WATCHED, Bounds, Checked, Sample, check_usage
 from callgate.launcher.protocol import LIMIT_REASONS
 from callgate.model import ResourceLimits, Usage
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from callgate.errors import LimitInfo
-from callgate.launcher.limit_check import Bounds, Sample
-from callgate.launcher.monitor import Sampler
+from callgate.launcher.local.limit_check import Bounds, Sample
+from callgate.launcher.local.monitor import Sampler
 from callgate.model import ResourceLimits, Usage
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from callgate.launcher import LaunchRefused
-from callgate.launcher.portable import PortableLauncher
-from callgate.launcher.process_tree import kill_tree
+from callgate.launcher.host.process_tree import kill_tree
+from callgate.launcher.local.portable_launcher import PortableLauncher
 from tests.containment.agents import (
     MIB,
     PATIENCE_S,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from callgate.launcher import shim, warden
+from callgate.launcher.warden import shim, warden
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/cgroup")
 

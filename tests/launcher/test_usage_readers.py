@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher import usage_readers
-from callgate.launcher.cgroup import Group
-from callgate.launcher.limit_check import Sample
-from callgate.launcher.process_tree import descendants
-from callgate.launcher.usage_readers import (
+from callgate.launcher.host.cgroup import Group
+from callgate.launcher.host.process_tree import descendants
+from callgate.launcher.local import usage_readers
+from callgate.launcher.local.limit_check import Sample
+from callgate.launcher.local.usage_readers import (
     Uncountable,
     UsageReader,
     Workspace,
