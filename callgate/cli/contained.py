@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 from callgate.cli.exec import AGENT
-from callgate.launcher.capture import Head, drain
+from callgate.launcher.capture import FirstBytes, drain
 from callgate.launcher.history import History, RunRecord, default_path
 from callgate.launcher.limit_message import explain
 from callgate.launcher.plugins import Launchers
@@ -97,7 +97,7 @@ INTERRUPTED = Answer(None, error_class="CANCELLED", stop_reason="stop_requested"
 
 async def execute(spec: LaunchSpec) -> Answer:
     """Run the command to its end, whatever that is."""
-    stdout, stderr = Head(MAX_OUTPUT_BYTES), Head(MAX_OUTPUT_BYTES)
+    stdout, stderr = FirstBytes(MAX_OUTPUT_BYTES), FirstBytes(MAX_OUTPUT_BYTES)
     secrets = [
         os.environb[name] for name in map(os.fsencode, spec.env.secret) if name in os.environb
     ]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import msgspec
 
 from callgate.launcher.host import cgroup, seccomp, trial
-from callgate.launcher.host.causes import Facts, no_namespaces
+from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.cgroup_site import DELEGATE
 from callgate.launcher.plan import cgroup_plan
 from callgate.launcher.plan.capabilities import DROP_ID
@@ -88,13 +88,13 @@ def _done(tried: Tried, fix: str, *, otherwise: Status = "absent") -> _Answer:
     return "enforced" if tried.ok else otherwise, tried.reason, fix
 
 
-def user_namespaces(host: Host, known: Facts) -> _Answer:
+def user_namespaces(host: Host, known: NamespaceFacts) -> _Answer:
     """Without root everything in a sandbox is made with these."""
     tried = trial.act("user_namespace", _dropped(host))
     return _namespaces(known, tried.ok, tried.reason)
 
 
-def sandbox(host: Host, known: Facts) -> _Answer:
+def sandbox(host: Host, known: NamespaceFacts) -> _Answer:
     """The survey has run bwrap, as the user that agents will be."""
     boxed = host.bwrap
     if shutil.which(host.bwrap_path) is None:
@@ -105,12 +105,12 @@ def sandbox(host: Host, known: Facts) -> _Answer:
     return ("enforced", "bwrap", "") if boxed.present else _namespaces(known, False, said[0])
 
 
-def _namespaces(known: Facts, ok: bool, said: str) -> _Answer:  # noqa: FBT001
+def _namespaces(known: NamespaceFacts, ok: bool, said: str) -> _Answer:  # noqa: FBT001
     cause = no_namespaces(known)
     return ("enforced", "", "") if ok else ("absent", f"{cause.why} ({said})", cause.fix)
 
 
-def filters(_host: Host, _known: Facts) -> _Answer:
+def filters(_host: Host, _known: NamespaceFacts) -> _Answer:
     """The filter of sandboxes can be made, is loaded, and refuses."""
     try:
         program = seccomp.program()
@@ -120,7 +120,7 @@ def filters(_host: Host, _known: Facts) -> _Answer:
     return _done(trial.act("seccomp", stdin=program), "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
-def landlock(_host: Host, _known: Facts) -> _Answer:
+def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
     """The kernel's second wall."""
     tried = trial.act("wall")
     if not tried.ok:
@@ -132,7 +132,7 @@ def landlock(_host: Host, _known: Facts) -> _Answer:
     return "enforced", f"version {tried.value}", ""
 
 
-def workspace(_host: Host, known: Facts) -> _Answer:
+def workspace(_host: Host, known: NamespaceFacts) -> _Answer:
     """A workspace with a size and a number of files."""
     tried = trial.act("tmpfs")
     if tried.ok:
@@ -140,24 +140,24 @@ def workspace(_host: Host, known: Facts) -> _Answer:
     return "degraded", f"counted instead ({tried.reason})", no_namespaces(known).fix
 
 
-def uid_drop(host: Host, _known: Facts) -> _Answer:
+def uid_drop(host: Host, _known: NamespaceFacts) -> _Answer:
     """Agents of a root callgate are not root."""
     if host.uid != 0:
         return "enforced", "callgate itself is not root", ""
     return _done(trial.act("pidfd", DROP_ID), "give callgate CAP_SETUID and CAP_SETGID")
 
 
-def memory(host: Host, _known: Facts) -> _Answer:
+def memory(host: Host, _known: NamespaceFacts) -> _Answer:
     """The kernel ends whoever takes more."""
     return _in_group(host, "memory", "grow", lambda done, seen: done.killed and seen.oom_kills > 0)
 
 
-def pids(host: Host, _known: Facts) -> _Answer:
+def pids(host: Host, _known: NamespaceFacts) -> _Answer:
     """The kernel refuses one process more."""
     return _in_group(host, "pids", "fork", lambda done, _: done.value == GROUP_LIMITS.pids)
 
 
-def cpu(host: Host, _known: Facts) -> _Answer:
+def cpu(host: Host, _known: NamespaceFacts) -> _Answer:
     """The kernel slows whoever wants more."""
     return _in_group(host, "cpu", "burn", lambda done, seen: done.ok and seen.throttled > 0)
 
@@ -184,7 +184,7 @@ def _in_group(
     return status, f"the limit was set and did not hold ({failed})", delegation(host)
 
 
-def ended_at_once(host: Host, _known: Facts) -> _Answer:
+def ended_at_once(host: Host, _known: NamespaceFacts) -> _Answer:
     """A group that was joined before the start is ended with all that left its session."""
     groups = host.cgroups
     plan = CgroupPlan(groups.v2 is not None, ("freezer",) if "freezer" in groups.v1 else ())
@@ -264,7 +264,7 @@ def _install(package: str) -> str:
     return f"install it (Debian, Ubuntu: apt install {package})"
 
 
-LINUX: Final[dict[str, Callable[[Host, Facts], _Answer]]] = {
+LINUX: Final[dict[str, Callable[[Host, NamespaceFacts], _Answer]]] = {
     "rlimits": lambda *_: _done(trial.act("rlimits"), "ask for limits that the system allows"),
     "tree kill": lambda *_: _done(
         trial.act("orphans"), "use a kernel with subreapers (3.4 or newer)", otherwise="degraded"
@@ -285,11 +285,11 @@ LINUX: Final[dict[str, Callable[[Host, Facts], _Answer]]] = {
 """Feature → its trial."""
 
 
-def facts() -> Facts:
+def facts() -> NamespaceFacts:
     """Read what the kernel and the surroundings say about namespaces."""
     status = _text(Path("/proc/self/status"))
     mode = status.partition("\nSeccomp:")[2].split(maxsplit=1)[:1]
-    return Facts(
+    return NamespaceFacts(
         apparmor_restricts=_sysctl("kernel/apparmor_restrict_unprivileged_userns"),
         userns_clone=_sysctl("kernel/unprivileged_userns_clone"),
         max_user_namespaces=_sysctl("user/max_user_namespaces"),

@@ -392,8 +392,8 @@ async def test_a_sweep_ends_and_removes_what_a_killed_callgate_and_warden_left(
     agent = spec(code, limits={"memory_bytes": 64 * MIB, "disk_bytes": MIB})
     left = await launcher.launch(agent, run_id=next_id())
     await read_line(left.stdout)
-    held = left.holdings
-    assert isinstance(held, run_resources.Holdings)
+    held = left.resources
+    assert isinstance(held, run_resources.RunResources)
     assert held.directory is not None
     tree = descendants(held.warden.pid)
     forget(held.warden.pid, held.directory)

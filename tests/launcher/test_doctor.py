@@ -14,7 +14,7 @@ import pytest
 
 from callgate.launcher import doctor
 from callgate.launcher.host import cgroup, lean_process, seccomp, survey, trial
-from callgate.launcher.host.causes import Facts, no_namespaces
+from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.trial import Tried, act
 from callgate.launcher.plan.capabilities import DROP_ID, Cgroups, Host
 from callgate.model import ResourceLimits
@@ -45,7 +45,7 @@ def needs_bwrap() -> str:
 
 @pytest.mark.parametrize("feature", ["rlimits", "tree kill", "pidfd", "terminal"])
 def test_what_every_linux_has_is_found(host: Host, feature: str) -> None:
-    assert doctor.LINUX[feature](host, Facts())[0] == "enforced"
+    assert doctor.LINUX[feature](host, NamespaceFacts())[0] == "enforced"
 
 
 @pytest.mark.parametrize("controller", ["memory", "pids", "cpu"])
@@ -53,7 +53,7 @@ def test_a_limit_that_held_is_enforced(host: Host, controller: str) -> None:
     needs_group(host, controller)
 
     where = f"cgroup {host.cgroups.holder(controller)}"
-    assert doctor.LINUX[controller](host, Facts()) == ("enforced", where, "")
+    assert doctor.LINUX[controller](host, NamespaceFacts()) == ("enforced", where, "")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_limit_that_did_not_hold_is_not_called_enforced(
     needs_group(host, controller)
     monkeypatch.setattr(doctor, "GROUP_LIMITS", limits)
 
-    status, why, fix = doctor.LINUX[controller](host, Facts())
+    status, why, fix = doctor.LINUX[controller](host, NamespaceFacts())
 
     assert status != "enforced"
     assert why.startswith("the limit was set and did not hold")
@@ -81,7 +81,7 @@ def test_a_group_is_ended_with_whoever_left_its_session(host: Host) -> None:
     if host.cgroups.v2 is None and "freezer" not in host.cgroups.v1:
         pytest.skip(f"no groups: {host.cgroups.reason}")
 
-    assert doctor.ended_at_once(host, Facts())[0] == "enforced"
+    assert doctor.ended_at_once(host, NamespaceFacts())[0] == "enforced"
 
 
 def test_a_group_that_cannot_be_ended_is_not_called_enforced(
@@ -92,7 +92,7 @@ def test_a_group_that_cannot_be_ended_is_not_called_enforced(
     monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(cgroup.Group, "kill", lambda _group: None)
 
-    assert doctor.ended_at_once(host, Facts())[0] == "degraded"
+    assert doctor.ended_at_once(host, NamespaceFacts())[0] == "degraded"
     assert left_behind(host) == []
 
 
@@ -103,7 +103,7 @@ def left_behind(host: Host) -> list[Path]:
 
 def test_no_group_is_left_behind(host: Host) -> None:
     for find in (doctor.memory, doctor.pids, doctor.ended_at_once):
-        find(host, Facts())
+        find(host, NamespaceFacts())
 
     assert left_behind(host) == []
 
@@ -116,7 +116,7 @@ def test_without_a_controller_the_reason_and_the_way_out_are_told(
 ) -> None:
     bare = Host(uid=1000, cgroups=Cgroups(reason="nothing is mounted"))
 
-    found, why, fix = doctor.LINUX[controller](bare, Facts())
+    found, why, fix = doctor.LINUX[controller](bare, NamespaceFacts())
 
     assert found == status
     assert why.endswith("nothing is mounted")
@@ -126,7 +126,7 @@ def test_without_a_controller_the_reason_and_the_way_out_are_told(
 def test_without_groups_each_process_is_killed_by_itself() -> None:
     bare = Host(uid=0, cgroups=Cgroups(reason="nothing is mounted"))
 
-    status, _, fix = doctor.ended_at_once(bare, Facts())
+    status, _, fix = doctor.ended_at_once(bare, NamespaceFacts())
 
     assert status == "degraded"
     assert "cgroup2" in fix
@@ -135,8 +135,8 @@ def test_without_groups_each_process_is_killed_by_itself() -> None:
 def test_a_group_that_cannot_be_made_says_where(tmp_path: Path) -> None:
     nowhere = Host(cgroups=Cgroups(v2=str(tmp_path / "gone"), v2_controllers=("memory",)))
 
-    assert "gone" in doctor.memory(nowhere, Facts())[1]
-    assert "gone" in doctor.ended_at_once(nowhere, Facts())[1]
+    assert "gone" in doctor.memory(nowhere, NamespaceFacts())[1]
+    assert "gone" in doctor.ended_at_once(nowhere, NamespaceFacts())[1]
 
 
 def surveyed() -> Host:
@@ -147,7 +147,7 @@ def surveyed() -> Host:
 def test_a_sandbox_is_one_that_differs_in_every_namespace() -> None:
     needs_bwrap()
 
-    assert doctor.sandbox(surveyed(), Facts()) == ("enforced", "bwrap", "")
+    assert doctor.sandbox(surveyed(), NamespaceFacts()) == ("enforced", "bwrap", "")
 
 
 def fake_bwrap(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_bwrap_that_shares_our_namespaces_is_found_out(
 
     host = surveyed()
 
-    status, why, fix = doctor.sandbox(host, Facts())
+    status, why, fix = doctor.sandbox(host, NamespaceFacts())
 
     assert not host.bwrap.present
     assert status == "absent"
@@ -178,7 +178,7 @@ def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
 ) -> None:
     fake_bwrap(tmp_path, "echo setting up uid map: Permission denied >&2; exit 1", monkeypatch)
 
-    _, why, fix = doctor.sandbox(surveyed(), Facts(apparmor_restricts=1))
+    _, why, fix = doctor.sandbox(surveyed(), NamespaceFacts(apparmor_restricts=1))
 
     assert why == (
         "AppArmor restricts user namespaces (Ubuntu 23.10 and later) "
@@ -190,7 +190,7 @@ def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
 def test_a_bwrap_that_is_not_there_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
-    status, why, fix = doctor.sandbox(surveyed(), Facts())
+    status, why, fix = doctor.sandbox(surveyed(), NamespaceFacts())
 
     assert (status, why) == ("absent", "bwrap is not installed")
     assert "bubblewrap" in fix
@@ -204,7 +204,7 @@ def test_user_namespaces_that_are_forbidden_are_found_absent(
     jail = [path, "--unshare-user", "--disable-userns", "--dev-bind", "/", "/", "--"]
     monkeypatch.setattr(trial, "words", lambda *args: [*jail, *plain(*args)])
 
-    status, why, _ = doctor.user_namespaces(Host(uid=1000), Facts(max_user_namespaces=0))
+    status, why, _ = doctor.user_namespaces(Host(uid=1000), NamespaceFacts(max_user_namespaces=0))
 
     assert status == "absent"
     assert why.startswith("user namespaces are switched off")
@@ -217,13 +217,13 @@ def fails(monkeypatch: pytest.MonkeyPatch, result: Tried) -> None:
 def test_an_old_landlock_is_a_degraded_one(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, Tried(ok=True, value=3))
 
-    assert doctor.landlock(Host(), Facts())[0] == "degraded"
+    assert doctor.landlock(Host(), NamespaceFacts())[0] == "degraded"
 
 
 def test_without_a_landlock_the_kernels_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, Tried(ok=False, reason="Function not implemented"))
 
-    assert doctor.landlock(Host(), Facts())[:2] == ("absent", "Function not implemented")
+    assert doctor.landlock(Host(), NamespaceFacts())[:2] == ("absent", "Function not implemented")
 
 
 def test_a_wall_that_lets_a_write_through_is_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_filter_that_refuses_nothing_is_found_out() -> None:
 def test_the_filter_of_sandboxes_refuses(host: Host) -> None:
     with suppress(seccomp.Unavailable):
         seccomp.program()
-        assert doctor.filters(host, Facts())[0] == "enforced"
+        assert doctor.filters(host, NamespaceFacts())[0] == "enforced"
         return
     pytest.skip("no libseccomp")
 
@@ -261,7 +261,7 @@ def test_seccomp_without_its_library_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     seccomp.program.cache_clear()
 
-    status, _, fix = doctor.filters(Host(), Facts())
+    status, _, fix = doctor.filters(Host(), NamespaceFacts())
 
     seccomp.program.cache_clear()
     assert status == "absent"
@@ -271,7 +271,7 @@ def test_seccomp_without_its_library_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_workspace_without_a_tmpfs_is_counted_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, Tried(ok=False, reason="Operation not permitted"))
 
-    status, _, fix = doctor.workspace(Host(), Facts(userns_clone=0))
+    status, _, fix = doctor.workspace(Host(), NamespaceFacts(userns_clone=0))
 
     assert status == "degraded"
     assert fix == "sysctl kernel.unprivileged_userns_clone=1"
@@ -291,14 +291,14 @@ def test_a_tmpfs_that_holds_more_than_it_may_is_none(monkeypatch: pytest.MonkeyP
 
 
 def test_who_is_not_root_has_nothing_to_drop() -> None:
-    found = doctor.uid_drop(Host(uid=1000), Facts())
+    found = doctor.uid_drop(Host(uid=1000), NamespaceFacts())
 
     assert found == ("enforced", "callgate itself is not root", "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop root")
 def test_root_can_be_dropped_and_then_is_gone() -> None:
-    assert doctor.uid_drop(Host(uid=0), Facts())[0] == "enforced"
+    assert doctor.uid_drop(Host(uid=0), NamespaceFacts())[0] == "enforced"
     assert act("pidfd", DROP_ID).ok
 
 
@@ -337,22 +337,32 @@ def test_on_another_system_only_what_it_has_is_tried() -> None:
 @pytest.mark.parametrize(
     ("facts", "why", "fix"),
     [
-        (Facts(max_user_namespaces=0), "switched off", "sysctl user.max_user_namespaces"),
-        (Facts(userns_clone=0), "keeps user namespaces to root", "unprivileged_userns_clone=1"),
-        (Facts(apparmor_restricts=1), "AppArmor", "/etc/apparmor.d/bwrap"),
+        (NamespaceFacts(max_user_namespaces=0), "switched off", "sysctl user.max_user_namespaces"),
         (
-            Facts(seccomp_mode=2, container="docker", apparmor_restricts=1),
+            NamespaceFacts(userns_clone=0),
+            "keeps user namespaces to root",
+            "unprivileged_userns_clone=1",
+        ),
+        (NamespaceFacts(apparmor_restricts=1), "AppArmor", "/etc/apparmor.d/bwrap"),
+        (
+            NamespaceFacts(seccomp_mode=2, container="docker", apparmor_restricts=1),
             "docker container's seccomp filter",
             "--security-opt seccomp",
         ),
-        (Facts(seccomp_mode=2, container="podman"), "podman container", "podman run"),
-        (Facts(seccomp_mode=2, container="kubernetes"), "kubernetes", "seccompProfile"),
-        (Facts(container="docker"), "docker container may not", "docker run"),
-        (Facts(seccomp_mode=2), "a seccomp filter over this process", "RestrictNamespaces"),
-        (Facts(), "the kernel refused it", "dmesg"),
+        (NamespaceFacts(seccomp_mode=2, container="podman"), "podman container", "podman run"),
+        (NamespaceFacts(seccomp_mode=2, container="kubernetes"), "kubernetes", "seccompProfile"),
+        (NamespaceFacts(container="docker"), "docker container may not", "docker run"),
+        (
+            NamespaceFacts(seccomp_mode=2),
+            "a seccomp filter over this process",
+            "RestrictNamespaces",
+        ),
+        (NamespaceFacts(), "the kernel refused it", "dmesg"),
     ],
 )
-def test_each_cause_of_a_refusal_has_its_own_way_out(facts: Facts, why: str, fix: str) -> None:
+def test_each_cause_of_a_refusal_has_its_own_way_out(
+    facts: NamespaceFacts, why: str, fix: str
+) -> None:
     cause = no_namespaces(facts)
 
     assert why in cause.why

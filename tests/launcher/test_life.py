@@ -15,7 +15,7 @@ import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
 from callgate.launcher.local.local_run import _decode
-from callgate.launcher.local.run_resources import Holdings
+from callgate.launcher.local.run_resources import RunResources
 from callgate.launcher.local.warden_client import Exit
 from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, LaunchSpec
@@ -277,8 +277,8 @@ async def test_an_agent_dies_with_a_warden_that_is_killed(launcher: LocalLaunche
     code = "import os, time\nif os.fork() == 0: time.sleep(600)\nprint('up', flush=True); input()"
     started = await launcher.launch(free(code), run_id=next_id())
     await read_line(started.stdout)
-    assert isinstance(started.holdings, Holdings)
-    warden = started.holdings.warden.pid
+    assert isinstance(started.resources, RunResources)
+    warden = started.resources.warden.pid
     tree = descendants(warden)
 
     os.kill(warden, signal.SIGKILL)

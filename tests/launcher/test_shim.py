@@ -58,7 +58,7 @@ def test_an_agent_that_ended_before_it_was_found_is_not_mistaken_for_its_sandbox
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe()
     with ours, theirs, subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as alone:
-        job = warden.Job(alone.pid, theirs, boxed=True)
+        job = warden.RunningAgent(alone.pid, theirs, is_sandboxed=True)
 
         agents_warden._executing(job, reading)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Facts(msgspec.Struct, frozen=True):
+class NamespaceFacts(msgspec.Struct, frozen=True):
     """What a host says of itself; None where it has no such thing."""
 
     apparmor_restricts: int | None = None
@@ -36,7 +36,7 @@ SECCOMP_FILTERED = 2
 _PROFILE = "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }"
 
 
-def no_namespaces(facts: Facts) -> Cause:
+def no_namespaces(facts: NamespaceFacts) -> Cause:
     """Why a user namespace, and what bwrap makes with it, was refused."""
     return (
         _switched_off(facts)
@@ -45,7 +45,7 @@ def no_namespaces(facts: Facts) -> Cause:
     )
 
 
-def _switched_off(facts: Facts) -> Cause | None:
+def _switched_off(facts: NamespaceFacts) -> Cause | None:
     if facts.max_user_namespaces == 0:
         return Cause(
             "user namespaces are switched off (user.max_user_namespaces is 0)",
@@ -59,7 +59,7 @@ def _switched_off(facts: Facts) -> Cause | None:
     return None
 
 
-def _confined(facts: Facts) -> Cause | None:
+def _confined(facts: NamespaceFacts) -> Cause | None:
     filtered = facts.seccomp_mode == SECCOMP_FILTERED
     if facts.container is not None:
         # A container has the host's sysctls too; its own confinement is what its user can change.

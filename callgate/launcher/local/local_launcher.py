@@ -19,9 +19,9 @@ from callgate.launcher.host import cgroup, command, survey
 from callgate.launcher.local import run_resources, warden_job, workspace
 from callgate.launcher.local.local_run import LocalRun
 from callgate.launcher.local.monitor import Monitor
-from callgate.launcher.local.run_resources import Holdings
+from callgate.launcher.local.run_resources import RunResources
 from callgate.launcher.local.stdio import Stdio
-from callgate.launcher.local.warden_client import Refused, WardenProcess
+from callgate.launcher.local.warden_client import StepFailed, WardenProcess
 from callgate.launcher.plan.launch_plan import LaunchPlan, Refusal, plan
 from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.launcher.warden.shim import describe
@@ -139,7 +139,7 @@ class LocalLauncher:
             self._host = host
             return host
 
-    async def _hold(self, decided: LaunchPlan, run_id: str) -> Holdings:
+    async def _hold(self, decided: LaunchPlan, run_id: str) -> RunResources:
         """A warden, and the directory and the group that the plan has."""
         directory, group = None, None
         if decided.cgroup is not None or decided.workspace is not None:
@@ -153,12 +153,12 @@ class LocalLauncher:
                     run_resources.unmake(*await making)
                 raise
         try:
-            return Holdings(WardenProcess.spawn(), directory, group)
+            return RunResources(WardenProcess.spawn(), directory, group)
         except OSError as error:
             run_resources.unmake(directory, group)
             raise _refused(decided.agent, error, "warden") from None
 
-    async def _resume(self, paused: Run, decided: LaunchPlan, run_id: str) -> Holdings:
+    async def _resume(self, paused: Run, decided: LaunchPlan, run_id: str) -> RunResources:
         """What a paused run kept, unless it no longer fits what the policy asks for."""
         if not isinstance(paused, LocalRun):
             raise TypeError("only a run of this launcher can be resumed")
@@ -170,7 +170,7 @@ class LocalLauncher:
             self._runs.pop(paused.run_id, None)
             return await self._hold(decided, run_id)
         held = paused.take_over()
-        assert isinstance(held, Holdings)  # noqa: S101  # a run of ours has no other
+        assert isinstance(held, RunResources)  # noqa: S101  # a run of ours has no other
         self._runs.pop(paused.run_id, None)
         try:
             if decided.cgroup is not None and self._host is not None:
@@ -193,11 +193,11 @@ class LocalLauncher:
         return run_resources.make(self._root, self._host.cgroups, decided, name)
 
     async def _start(
-        self, spec: LaunchSpec, decided: LaunchPlan, run_id: str, held: Holdings
+        self, spec: LaunchSpec, decided: LaunchPlan, run_id: str, held: RunResources
     ) -> LocalRun:
         assert self._host is not None  # noqa: S101  # the plan was made from it
         token = secrets.token_urlsafe(TOKEN_BYTES) if spec.protocol == "runtime" else None
-        facts = warden_job.Facts(self._host, self._environ, held.directory, held.group, token)
+        facts = warden_job.JobInputs(self._host, self._environ, held.directory, held.group, token)
         stdio: Stdio | None = None
         beside: dict[str, int] = {}
         try:
@@ -207,7 +207,7 @@ class LocalLauncher:
         except BaseException as error:
             if stdio is not None:
                 stdio.close()
-            if isinstance(error, Refused):
+            if isinstance(error, StepFailed):
                 stage, why = _cause(error, spec, held)
                 raise LaunchRefused(agent=spec.agent, gaps={stage: why}, stage=stage) from None
             if isinstance(error, OSError):
@@ -218,7 +218,7 @@ class LocalLauncher:
                 os.close(fd)
         stdio.handed_over()
         return LocalRun(
-            spec, run_id, holdings=held, started=started, stdio=stdio, plan=decided, token=token
+            spec, run_id, resources=held, started=started, stdio=stdio, plan=decided, token=token
         )
 
     def _forget(self, run: LocalRun) -> None:
@@ -232,7 +232,7 @@ def _name(run_id: str) -> str:
     return f"{safe[:_MAX_NAME_CHARS]}-{secrets.token_hex(4)}"
 
 
-def _cause(error: Refused, spec: LaunchSpec, held: Holdings) -> tuple[str, str]:
+def _cause(error: StepFailed, spec: LaunchSpec, held: RunResources) -> tuple[str, str]:
     """The step that failed and why; whoever the kernel kills on the way says nothing."""
     limit = spec.limits.memory_bytes
     if limit is not None and held.group is not None and held.group.counters().oom_kills:

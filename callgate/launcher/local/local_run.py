@@ -71,7 +71,7 @@ class LocalRun:
         spec: LaunchSpec,
         run_id: str,
         *,
-        holdings: Resources,
+        resources: Resources,
         started: Started,
         stdio: Stdio,
         plan: LaunchPlan,
@@ -88,16 +88,16 @@ class LocalRun:
         self.stderr = stdio.stderr
         self.channel = stdio.channel
         self.token = token
-        self.holdings: Resources | None = holdings
+        self.resources: Resources | None = resources
         self.workspace_fd = started.workspace
         self.last_usage = Usage()
         self._cause: tuple[StopReason, LimitInfo | None] | None = None
-        self._counted = Counters() if holdings.group is None else holdings.group.counters()
+        self._counted = Counters() if resources.group is None else resources.group.counters()
         self._counted_before = self._counted
         """Of the look before the last: what was counted since then may be why a run ends."""
         self.ended: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
         self._timing_out: asyncio.Task[Stopped] | None = None
-        self._living = asyncio.create_task(self._live(holdings))
+        self._living = asyncio.create_task(self._live(resources))
 
     def usage(self) -> Usage:
         """Return the last sample."""
@@ -106,20 +106,20 @@ class LocalRun:
     async def stop(self, reason: StopReason, grace_ns: int | None = None) -> Stopped:
         """Send SIGTERM, wait `grace_ns`, then kill the process tree."""
         self._because(reason, None)
-        holdings = self.holdings
-        if holdings is not None and self.state == "running":
-            holdings.terminate()
+        resources = self.resources
+        if resources is not None and self.state == "running":
+            resources.terminate()
             grace = self.spec.kill_grace_ns if grace_ns is None else grace_ns
             done, _ = await asyncio.wait([self.ended], timeout=grace / 1e9)
             if not done:
-                holdings.kill()
+                resources.kill()
         return await self.wait()
 
     def kill(self, reason: StopReason, limit: LimitInfo | None = None) -> None:
         """Kill the process tree; the first reason counts."""
         self._because(reason, limit)
-        if self.holdings is not None:
-            self.holdings.kill()
+        if self.resources is not None:
+            self.resources.kill()
 
     async def wait(self) -> Stopped:
         """Wait until the run has ended; return how it ended."""
@@ -128,11 +128,11 @@ class LocalRun:
     async def discard(self) -> None:
         """Give up what a paused run kept."""
         await self.wait()
-        holdings, self.holdings = self.holdings, None
-        if holdings is not None:
+        resources, self.resources = self.resources, None
+        if resources is not None:
             self.state = "stopped"
             self._close_workspace()
-            await holdings.release()
+            await resources.release()
 
     def time_out(self) -> None:
         """Ask the agent to end, because its time is over, and kill it if it does not."""
@@ -142,35 +142,35 @@ class LocalRun:
 
     def take_over(self) -> Resources:
         """What a paused run kept, for the one that resumes it."""
-        holdings, self.holdings = self.holdings, None
-        if holdings is None or self.state != "paused":
+        resources, self.resources = self.resources, None
+        if resources is None or self.state != "paused":
             raise ValueError("only a paused run can be resumed, and only once")
         self.state = "stopped"
         self._close_workspace()
-        return holdings
+        return resources
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed in this group since the last time we asked."""
-        holdings = self.holdings
-        if holdings is None or holdings.group is None:
+        resources = self.resources
+        if resources is None or resources.group is None:
             return False
-        self._counted_before, self._counted = self._counted, holdings.group.counters()
+        self._counted_before, self._counted = self._counted, resources.group.counters()
         return self._counted.oom_kills > self._counted_before.oom_kills
 
     def _because(self, reason: StopReason, limit: LimitInfo | None) -> None:
         if self._cause is None:
             self._cause = reason, limit
 
-    async def _live(self, holdings: Resources) -> None:
-        ended = await asyncio.shield(holdings.exited)
-        group = holdings.group
+    async def _live(self, resources: Resources) -> None:
+        ended = await asyncio.shield(resources.exited)
+        group = resources.group
         counters = Counters() if group is None else group.counters()
         stopped = self._judge(ended, counters, self._final_usage(ended, counters))
         try:
             if stopped.state != "paused":
-                self.holdings = None
+                self.resources = None
                 self._close_workspace()
-                await holdings.release()
+                await resources.release()
         finally:
             self.state = stopped.state
             self.ended.set_result(stopped)

@@ -162,9 +162,9 @@ def _sampler(run: LocalRun, on_warning: Callable[[LimitInfo], object] | None) ->
     """Make the sampler of everything that can be seen of the run."""
     from callgate.launcher.local.usage_readers import UsageReader, Workspace, filesystem_use  # noqa: PLC0415  # psutil, see above
 
-    plan, holdings, limits = run.plan, run.holdings, run.spec.limits
-    group = None if holdings is None else holdings.group
-    directory = None if holdings is None else holdings.directory
+    plan, resources, limits = run.plan, run.resources, run.spec.limits
+    group = None if resources is None else resources.group
+    directory = None if resources is None else resources.directory
 
     def mounted() -> tuple[int, int] | None:
         return None if run.workspace_fd is None else filesystem_use(run.workspace_fd)
@@ -175,7 +175,7 @@ def _sampler(run: LocalRun, on_warning: Callable[[LimitInfo], object] | None) ->
     extra = 0 if plan.sandbox is None else bwrap.EXTRA_PIDS
     # Parents come first: what is skipped is bwrap and the namespace's first process.
     reader = UsageReader(
-        lambda: [] if holdings is None else holdings.processes()[extra:],
+        lambda: [] if resources is None else resources.processes()[extra:],
         group=None if group is None else group.usage,
         disk=disk,
         exact_from_bytes=None if "memory" in plan.kernel else limits.memory_bytes,

@@ -108,7 +108,7 @@ class PortableLauncher:
         run = LocalRun(
             spec,
             run_id,
-            holdings=ProcessTree(process),
+            resources=ProcessTree(process),
             started=Started(process.pid, process.pid, None),
             stdio=stdio,
             plan=decided,

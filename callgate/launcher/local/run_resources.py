@@ -1,7 +1,7 @@
 """What a run holds on the host: a warden, a directory, a group. Made, renewed, released.
 
 `Resources` is what a run's life needs of it; `portable` has another kind. IO; what blocks is
-called from a thread. Holdings outlive their run when that is paused: the
+called from a thread. RunResources outlive their run when that is paused: the
 one that resumes it takes them over, with a new group, because limits may have changed and
 counters begin anew.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from callgate.launcher.plan.launch_plan import LaunchPlan
 
 
-class Holdings(Resources):
+class RunResources(Resources):
     """Handed on when a run is paused and another resumes it."""
 
     def __init__(

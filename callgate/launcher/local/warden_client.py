@@ -50,7 +50,7 @@ class Exit(msgspec.Struct, frozen=True):
     """The same of the agent in a sandbox, whose own status may stand for two ends."""
 
 
-class Refused(Exception):  # becomes a `LaunchRefused`, with names
+class StepFailed(Exception):  # becomes a `LaunchRefused`, with names
     """A step before the agent's exec failed."""
 
     def __init__(self, stage: str, error: str) -> None:
@@ -110,7 +110,7 @@ class WardenProcess:
         return self._process.pid
 
     async def start(self, job: Mapping[str, Any], fds: Mapping[str, int]) -> Started:
-        """Give it a job; raises `Refused` if the agent could not be executed."""
+        """Give it a job; raises `StepFailed` if the agent could not be executed."""
         if self.exited.done():
             self.exited = self._loop.create_future()
         self._started = self._loop.create_future()
@@ -121,9 +121,9 @@ class WardenProcess:
                 await self._loop.sock_sendall(self._control, data[sent:])
                 return await self._started
         except TimeoutError:
-            raise Refused("start", f"not done within {START_TIMEOUT_S:.0f} s") from None
+            raise StepFailed("start", f"not done within {START_TIMEOUT_S:.0f} s") from None
         except OSError as error:
-            raise Refused("warden", error.strerror or "lost") from None
+            raise StepFailed("warden", error.strerror or "lost") from None
 
     def terminate(self) -> None:
         """Ask the agent itself to end."""
@@ -194,7 +194,7 @@ class WardenProcess:
 
     def _refuse(self, stage: str, error: str) -> None:
         if self._started is not None and not self._started.done():
-            self._started.set_exception(Refused(stage, error))
+            self._started.set_exception(StepFailed(stage, error))
 
     def _give_up(self) -> None:
         self.lost = True

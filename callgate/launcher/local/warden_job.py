@@ -47,7 +47,7 @@ _OVERHEAD_INODES = 1 + len(PARTS)
 """Directories in a tmpfs workspace that are ours, not the agent's."""
 
 
-class Facts:
+class JobInputs:
     """What a job needs to know of the run beside its plan."""
 
     __slots__ = ("directory", "environ", "group", "host", "token")
@@ -67,7 +67,9 @@ class Facts:
         self.token = token
 
 
-def make(spec: LaunchSpec, plan: LaunchPlan, facts: Facts) -> tuple[dict[str, Any], dict[str, int]]:
+def make(
+    spec: LaunchSpec, plan: LaunchPlan, facts: JobInputs
+) -> tuple[dict[str, Any], dict[str, int]]:
     """The message, and descriptors that go with it; the caller closes these afterwards."""
     join, shown = ({}, {}) if facts.group is None else facts.group.join_handles()
     keep = {} if facts.group is None else facts.group.kill_handles()
@@ -101,7 +103,9 @@ def make(spec: LaunchSpec, plan: LaunchPlan, facts: Facts) -> tuple[dict[str, An
     return job, {**join, **keep}
 
 
-def _sandbox(job: dict[str, Any], plan: LaunchPlan, facts: Facts, directory: RunDirectory) -> None:
+def _sandbox(
+    job: dict[str, Any], plan: LaunchPlan, facts: JobInputs, directory: RunDirectory
+) -> None:
     """Bwrap in front of the agent, and our last step between them."""
     sandbox, workspace, host = plan.sandbox, plan.workspace, facts.host
     assert sandbox is not None  # noqa: S101  # asked by the caller
@@ -186,7 +190,7 @@ def _modules() -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def _environment(spec: LaunchSpec, plan: LaunchPlan, facts: Facts) -> dict[str, str]:
+def _environment(spec: LaunchSpec, plan: LaunchPlan, facts: JobInputs) -> dict[str, str]:
     seen: str | None = None
     if plan.sandbox is not None:
         seen = environment.WORKSPACE

@@ -14,7 +14,7 @@ import os
 import time
 
 from callgate.launcher.warden import libc
-from callgate.launcher.warden.warden_stdlib import quiet
+from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ FREEZE_LOOKS = 100
 def remove(leftovers: Mapping[str, Any], mounts: Mapping[str, Any] | None) -> None:
     """Cgroups and the run's directory; never raises."""
     for path in (mounts or {}).get("unmount", ()):
-        with quiet:
+        with ignore_os_error:
             libc.unmount(path)
     for path in leftovers.get("cgroups", ()):
         remove_cgroup(path)
@@ -63,7 +63,7 @@ def remove_tree(path: str) -> None:
         for name in names:
             inner = os.path.join(folder, name)
             if not os.path.islink(inner):  # it may lead out, to something that is not ours
-                with quiet:
+                with ignore_os_error:
                     os.chmod(inner, 0o700)
     shutil.rmtree(path, ignore_errors=True)
 
@@ -71,7 +71,7 @@ def remove_tree(path: str) -> None:
 def kill_cgroup(handles: Mapping[str, int]) -> None:
     """By v2's `cgroup.kill` if there is one, else frozen, killed and thawed, as v1 allows."""
     if "kill" in handles:
-        with quiet:
+        with ignore_os_error:
             os.write(handles["kill"], b"1")
     if "freezer" in handles:
         kill_frozen(handles["freezer"], handles["procs"])
@@ -79,14 +79,14 @@ def kill_cgroup(handles: Mapping[str, int]) -> None:
 
 def kill_frozen(freezer: int, procs: int) -> None:
     """While frozen nobody can fork, so one look finds everybody."""
-    with quiet:
+    with ignore_os_error:
         os.pwrite(freezer, b"FROZEN", 0)
         for _ in range(FREEZE_LOOKS):
             if os.pread(freezer, 64, 0).strip() == b"FROZEN":
                 break
             time.sleep(LOOK_S)
         for pid in os.pread(procs, 1 << 20, 0).split():
-            with quiet:
+            with ignore_os_error:
                 os.kill(int(pid), 9)
-    with quiet:
+    with ignore_os_error:
         os.pwrite(freezer, b"THAWED", 0)

@@ -37,7 +37,7 @@ class Failed(Exception):  # a state of the launch
         self.error = error
 
 
-def become(job: Mapping[str, Any], fds: dict[str, int], warden: int) -> NoReturn:
+def exec_agent(job: Mapping[str, Any], fds: dict[str, int], warden: int) -> NoReturn:
     """Be the agent, or report why not and exit."""
     stage = "session"
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.launcher.warden.warden_stdlib import quiet
+from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
 
 def descendants(root: int) -> list[int]:
@@ -26,7 +26,7 @@ def descendants(root: int) -> list[int]:
 def parents() -> list[tuple[int, int]]:
     """(pid, parent) of every process that is more than a zombie."""
     found: list[tuple[int, int]] = []
-    with quiet:
+    with ignore_os_error:
         for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib is an import too many
             if name.isdigit():
                 parent = parent_of(int(name))
@@ -81,7 +81,7 @@ def status_of(pidfd: int) -> int | None:
     import fcntl  # noqa: PLC0415  # only some ends need it
 
     info = bytearray(_INFO_EXIT.to_bytes(8, sys.byteorder) + bytes(_INFO_BYTES - 8))
-    with quiet:
+    with ignore_os_error:
         fcntl.ioctl(pidfd, _GET_INFO, info)
         if int.from_bytes(info[:8], sys.byteorder) & _INFO_EXIT:
             return int.from_bytes(info[_EXIT_AT:], sys.byteorder, signed=True)

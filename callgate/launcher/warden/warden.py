@@ -27,7 +27,7 @@ import select
 import sys
 
 from callgate.launcher.warden import leftovers, libc, shim, tree, warden_messages, warden_mounts
-from callgate.launcher.warden.warden_stdlib import quiet
+from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ _CLOEXEC = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _ONE_FD = _socket.CMSG_SPACE(warden_messages.FD_BYTES)
 
 
-class Job:
+class RunningAgent:
     """One agent: its process, what it reported before it became the agent, its usage."""
 
     __slots__ = (
-        "boxed",
         "child",
         "cpu_ns",
         "executing",
         "inner",
+        "is_sandboxed",
         "peak_bytes",
         "report",
         "said",
@@ -60,8 +60,8 @@ class Job:
         "target",
     )
 
-    def __init__(self, child: int, report: _socket.socket, *, boxed: bool) -> None:
-        self.boxed = boxed
+    def __init__(self, child: int, report: _socket.socket, *, is_sandboxed: bool) -> None:
+        self.is_sandboxed = is_sandboxed
         self.child = child
         self.target = child
         """The agent itself, whom SIGTERM is for; in a sandbox not the same."""
@@ -85,7 +85,7 @@ class Warden:
         self._control = _socket.socket(fileno=control)
         self._frames = warden_messages.MessageDecoder()
         self._fds: list[int] = []
-        self._job: Job | None = None
+        self._job: RunningAgent | None = None
         self._kept: dict[str, int] = {}
         """Descriptors to kill by, and the lock that says we are there."""
         self._leftovers: dict[str, Any] = {}
@@ -178,10 +178,10 @@ class Warden:
         warden = os.getpid()
         child = os.fork()
         if child == 0:
-            shim.become(job, fds, warden)
+            shim.exec_agent(job, fds, warden)
         report.setblocking(False)
         self._poll.register(report.fileno(), select.POLLIN)
-        self._job = Job(child, report, boxed=bool(job["args"]))
+        self._job = RunningAgent(child, report, is_sandboxed=bool(job["args"]))
 
     def _hear(self) -> None:
         """What the shim, bwrap or the last step in the sandbox has to say."""
@@ -201,12 +201,12 @@ class Warden:
                 self._poll.unregister(job.report.fileno())
                 job.report.close()
                 job.report = None
-                if not job.said and not job.boxed:  # closed by exec
+                if not job.said and not job.is_sandboxed:  # closed by exec
                     self._started(job)
             job.said = (job.said + data.replace(shim.EXECUTING, b""))[:MAX_SAID_BYTES]
         self._hear_exec(job)
 
-    def _executing(self, job: Job, pipe: int) -> None:
+    def _executing(self, job: RunningAgent, pipe: int) -> None:
         """The last step is about to become the agent, which has not begun yet."""
         os.set_blocking(pipe, False)
         job.executing = pipe
@@ -217,7 +217,7 @@ class Warden:
             job.target = below[1]
             job.inner = _watch(job.target)
 
-    def _hear_exec(self, job: Job) -> None:
+    def _hear_exec(self, job: RunningAgent) -> None:
         if job.executing is None:
             return
         try:
@@ -231,7 +231,7 @@ class Warden:
         if not data:
             self._started(job)
 
-    def _started(self, job: Job) -> None:
+    def _started(self, job: RunningAgent) -> None:
         job.started = True
         fds = [] if self._workspace is None else [self._workspace]
         self._send({"did": "started", "pid": job.child, "target": job.target}, fds)
@@ -277,7 +277,7 @@ class Warden:
 
     def _terminate(self) -> None:
         if self._job is not None and self._job.status is None:
-            with quiet:
+            with ignore_os_error:
                 os.kill(self._job.target, _signal.SIGTERM)
 
     def _kill_all(self) -> None:
@@ -288,10 +288,10 @@ class Warden:
             leftovers.kill_cgroup(self._kept)
             below = tree.descendants(os.getpid())
             for pid in below:
-                with quiet:
+                with ignore_os_error:
                     os.kill(pid, _signal.SIGKILL)
             if not below and self._job is not None:
-                with quiet:
+                with ignore_os_error:
                     os.killpg(self._job.child, _signal.SIGKILL)
             if waiting.poll(KILL_LOOK_MS):
                 signals = os.read(self._wake, 512)
@@ -300,7 +300,7 @@ class Warden:
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         packed = warden_messages.pack_fds(fds or ())
         control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if fds else []
-        with quiet:  # nobody is there to hear it; the next read says so
+        with ignore_os_error:  # nobody is there to hear it; the next read says so
             self._control.sendmsg([warden_messages.frame(message)], control)
 
 

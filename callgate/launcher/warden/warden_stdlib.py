@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class _Quiet:
+class _IgnoreOSError:
     """Ignores an `OSError`: what the body wanted gone is gone already."""
 
     def __enter__(self) -> None:
@@ -28,4 +28,4 @@ class _Quiet:
         return kind is not None and issubclass(kind, OSError)
 
 
-quiet = _Quiet()
+ignore_os_error = _IgnoreOSError()
