@@ -1584,6 +1584,7 @@ LAUNCHER: Final = (
             "tests/launcher/test_portable.py::test_a_kill_ends_the_tree",
             "tests/launcher/test_portable.py::test_time_and_memory_are_held_by_watching",
             "tests/launcher/test_portable.py::test_what_it_cannot_do_is_refused",
+            "tests/launcher/test_portable.py::test_nothing_that_only_unix_has_is_imported",
         ),
     ),
     Requirement(

@@ -81,6 +81,9 @@ def find(host: Host, progress: Callable[[str], None]) -> Iterator[Finding]:
 
 
 _Answer = tuple[Status, str, str]
+"""Status, why, and what would help."""
+if TYPE_CHECKING:
+    _Trial = Callable[[Host, NamespaceFacts], _Answer]
 
 
 def _done(tried: Tried, fix: str, *, otherwise: Status = "absent") -> _Answer:
@@ -147,19 +150,9 @@ def uid_drop(host: Host, _known: NamespaceFacts) -> _Answer:
     return _done(trial.act("pidfd", DROP_ID), "give callgate CAP_SETUID and CAP_SETGID")
 
 
-def memory(host: Host, _known: NamespaceFacts) -> _Answer:
-    """The kernel ends whoever takes more."""
-    return _in_group(host, "memory", "grow", lambda done, seen: done.killed and seen.oom_kills > 0)
-
-
-def pids(host: Host, _known: NamespaceFacts) -> _Answer:
-    """The kernel refuses one process more."""
-    return _in_group(host, "pids", "fork", lambda done, _: done.value == GROUP_LIMITS.pids)
-
-
-def cpu(host: Host, _known: NamespaceFacts) -> _Answer:
-    """The kernel slows whoever wants more."""
-    return _in_group(host, "cpu", "burn", lambda done, seen: done.ok and seen.throttled > 0)
+def limit(controller: str, name: str, held: Callable[[Tried, Counters], bool]) -> _Trial:
+    """Return a trial of one limit of a group: an act runs into it, `held` judges how it went."""
+    return lambda host, _known: _in_group(host, controller, name, held)
 
 
 def _in_group(
@@ -264,16 +257,16 @@ def _install(package: str) -> str:
     return f"install it (Debian, Ubuntu: apt install {package})"
 
 
-LINUX: Final[dict[str, Callable[[Host, NamespaceFacts], _Answer]]] = {
+LINUX: Final[dict[str, _Trial]] = {
     "rlimits": lambda *_: _done(trial.act("rlimits"), "ask for limits that the system allows"),
     "tree kill": lambda *_: _done(
         trial.act("orphans"), "use a kernel with subreapers (3.4 or newer)", otherwise="degraded"
     ),
     "pidfd": lambda *_: _done(trial.act("pidfd"), "use Linux 5.4 or newer", otherwise="degraded"),
     "cgroup": ended_at_once,
-    "memory": memory,
-    "pids": pids,
-    "cpu": cpu,
+    "memory": limit("memory", "grow", lambda done, seen: done.killed and seen.oom_kills > 0),
+    "pids": limit("pids", "fork", lambda done, _: done.value == GROUP_LIMITS.pids),
+    "cpu": limit("cpu", "burn", lambda done, seen: done.ok and seen.throttled > 0),
     "user namespaces": user_namespaces,
     "sandbox": sandbox,
     "seccomp": filters,

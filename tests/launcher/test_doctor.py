@@ -102,8 +102,8 @@ def left_behind(host: Host) -> list[Path]:
 
 
 def test_no_group_is_left_behind(host: Host) -> None:
-    for find in (doctor.memory, doctor.pids, doctor.ended_at_once):
-        find(host, NamespaceFacts())
+    for feature in ("memory", "pids", "cgroup"):
+        doctor.LINUX[feature](host, NamespaceFacts())
 
     assert left_behind(host) == []
 
@@ -135,7 +135,7 @@ def test_without_groups_each_process_is_killed_by_itself() -> None:
 def test_a_group_that_cannot_be_made_says_where(tmp_path: Path) -> None:
     nowhere = Host(cgroups=Cgroups(v2=str(tmp_path / "gone"), v2_controllers=("memory",)))
 
-    assert "gone" in doctor.memory(nowhere, NamespaceFacts())[1]
+    assert "gone" in doctor.LINUX["memory"](nowhere, NamespaceFacts())[1]
     assert "gone" in doctor.ended_at_once(nowhere, NamespaceFacts())[1]
 
 

@@ -197,12 +197,12 @@ class LocalLauncher:
     ) -> LocalRun:
         assert self._host is not None  # noqa: S101  # the plan was made from it
         token = secrets.token_urlsafe(TOKEN_BYTES) if spec.protocol == "runtime" else None
-        facts = warden_job.JobInputs(self._host, self._environ, held.directory, held.group, token)
+        inputs = warden_job.JobInputs(self._host, self._environ, held.directory, held.group, token)
         stdio: Stdio | None = None
         beside: dict[str, int] = {}
         try:
             stdio = Stdio(spec)
-            told, beside = warden_job.make(spec, decided, facts)
+            told, beside = warden_job.make(spec, decided, inputs)
             started = await held.warden.start(told, {**stdio.theirs, **beside})
         except BaseException as error:
             if stdio is not None:

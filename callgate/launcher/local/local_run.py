@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _SIGNALLED = 128
 """A shell, and bwrap, say "ended by signal N" as this plus N."""
+_SIGKILL = 9
+_KILLS = frozenset({_SIGKILL, getattr(signal, "SIGXCPU", _SIGKILL)})
+"""Windows knows the names of neither, and this module is used there too."""
 _NEARLY = 0.5
 """The kernel ends a process by the ticks that it was seen at, and reports the time that it
 had: on a busy machine those differ by a tenth and more. A kill below half is another's."""
@@ -201,7 +204,7 @@ class LocalRun:
         if failed and counters.oom_kills > self._counted_before.oom_kills:
             used = usage.memory_peak_bytes
             return "oom", self.limit("memory", limits.memory_bytes, used)
-        killed = number in (signal.SIGKILL, getattr(signal, "SIGXCPU", None))
+        killed = number in _KILLS
         cpu = limits.cpu_time_ns
         if killed and cpu is not None and ended.cpu_ns >= cpu * _NEARLY:
             return "cpu_time_limit", self.limit("cpu_time", cpu, ended.cpu_ns)
@@ -245,7 +248,7 @@ def _decode(ended: Exit, *, sandboxed: bool) -> tuple[int | None, int | None]:
     ended, that decides.
     """
     if ended.status is None:
-        return None, signal.SIGKILL
+        return None, _SIGKILL
     code = os.waitstatus_to_exitcode(ended.status)
     if code < 0:
         return None, -code

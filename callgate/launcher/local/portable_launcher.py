@@ -99,10 +99,10 @@ class PortableLauncher:
                 env=environment.build(spec, self._environ, None, decided.argv[0]),
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a command with a NUL in it
             if stdio is not None:
                 stdio.close()
-            gaps = {"exec": error.strerror or "failed"}
+            gaps = {"exec": getattr(error, "strerror", None) or str(error)}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="exec") from None
         stdio.handed_over()
         run = LocalRun(

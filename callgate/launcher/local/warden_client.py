@@ -183,14 +183,8 @@ class WardenProcess:
             case "refused":
                 self._refuse(message["stage"], message["error"])
             case _:
-                self._exit(
-                    Exit(
-                        message["status"],
-                        message["cpu_ns"],
-                        message["peak_bytes"],
-                        message["inner"],
-                    )
-                )
+                names = Exit.__struct_fields__
+                self._exit(Exit(**{name: message[name] for name in names}))
 
     def _refuse(self, stage: str, error: str) -> None:
         if self._started is not None and not self._started.done():

@@ -11,7 +11,7 @@ import marshal
 import os
 from functools import cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from callgate.launcher.host import seccomp
 from callgate.launcher.local.workspace import PARTS
@@ -47,33 +47,23 @@ _OVERHEAD_INODES = 1 + len(PARTS)
 """Directories in a tmpfs workspace that are ours, not the agent's."""
 
 
-class JobInputs:
+class JobInputs(NamedTuple):
     """What a job needs to know of the run beside its plan."""
 
-    __slots__ = ("directory", "environ", "group", "host", "token")
-
-    def __init__(
-        self,
-        host: Host,
-        environ: Mapping[str, str],
-        directory: RunDirectory | None,
-        group: Group | None,
-        token: str | None,
-    ) -> None:
-        self.host = host
-        self.environ = environ
-        self.directory = directory
-        self.group = group
-        self.token = token
+    host: Host
+    environ: Mapping[str, str]
+    directory: RunDirectory | None
+    group: Group | None
+    token: str | None
 
 
 def make(
-    spec: LaunchSpec, plan: LaunchPlan, facts: JobInputs
+    spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The message, and descriptors that go with it; the caller closes these afterwards."""
-    join, shown = ({}, {}) if facts.group is None else facts.group.join_handles()
-    keep = {} if facts.group is None else facts.group.kill_handles()
-    directory = facts.directory
+    join, shown = ({}, {}) if inputs.group is None else inputs.group.join_handles()
+    keep = {} if inputs.group is None else inputs.group.kill_handles()
+    directory = inputs.directory
     if directory is not None:
         keep["lock"] = os.dup(directory.lock)
     runtime = spec.protocol == "runtime"
@@ -81,7 +71,7 @@ def make(
         "argv": list(plan.argv),
         "args": [],
         "data": {},
-        "env": _environment(spec, plan, facts),
+        "env": _environment(spec, plan, inputs),
         "env_fds": {environment.CHANNEL_VARIABLE: "channel"} if runtime else {},
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
@@ -94,20 +84,20 @@ def make(
         "keep": list(keep),
         "mounts": None,
         "leftovers": {
-            "cgroups": [] if facts.group is None else [str(path) for path in facts.group.paths],
+            "cgroups": [] if inputs.group is None else [str(path) for path in inputs.group.paths],
             "directory": None if directory is None else str(directory.path),
         },
     }
     if plan.sandbox is not None and directory is not None:
-        _sandbox(job, plan, facts, directory)
+        _sandbox(job, plan, inputs, directory)
     return job, {**join, **keep}
 
 
 def _sandbox(
-    job: dict[str, Any], plan: LaunchPlan, facts: JobInputs, directory: RunDirectory
+    job: dict[str, Any], plan: LaunchPlan, inputs: JobInputs, directory: RunDirectory
 ) -> None:
     """Bwrap in front of the agent, and our last step between them."""
-    sandbox, workspace, host = plan.sandbox, plan.workspace, facts.host
+    sandbox, workspace, host = plan.sandbox, plan.workspace, inputs.host
     assert sandbox is not None  # noqa: S101  # asked by the caller
     staged = host.uid == 0
     sources = [bind.path for bind in sandbox.binds] if staged else []
@@ -190,15 +180,15 @@ def _modules() -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def _environment(spec: LaunchSpec, plan: LaunchPlan, facts: JobInputs) -> dict[str, str]:
+def _environment(spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs) -> dict[str, str]:
     seen: str | None = None
     if plan.sandbox is not None:
         seen = environment.WORKSPACE
-    elif facts.directory is not None and plan.workspace is not None:
-        seen = str(_files(facts.directory.workspace))
-    env = environment.build(spec, facts.environ, seen, plan.argv[0])
-    if facts.token is not None:
-        env[environment.TOKEN_VARIABLE] = facts.token
+    elif inputs.directory is not None and plan.workspace is not None:
+        seen = str(_files(inputs.directory.workspace))
+    env = environment.build(spec, inputs.environ, seen, plan.argv[0])
+    if inputs.token is not None:
+        env[environment.TOKEN_VARIABLE] = inputs.token
     return env
 
 

@@ -46,20 +46,6 @@ _ONE_FD = _socket.CMSG_SPACE(warden_messages.FD_BYTES)
 class RunningAgent:
     """One agent: its process, what it reported before it became the agent, its usage."""
 
-    __slots__ = (
-        "child",
-        "cpu_ns",
-        "executing",
-        "inner",
-        "is_sandboxed",
-        "peak_bytes",
-        "report",
-        "said",
-        "started",
-        "status",
-        "target",
-    )
-
     def __init__(self, child: int, report: _socket.socket, *, is_sandboxed: bool) -> None:
         self.is_sandboxed = is_sandboxed
         self.child = child
