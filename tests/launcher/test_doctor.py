@@ -319,6 +319,13 @@ def test_a_process_that_was_left_behind_to_be_killed_ends_also_if_nobody_does_it
     assert (done.returncode, done.stdout) == (-signal.SIGALRM, b"")
 
 
+def test_an_act_that_cannot_begin_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "words", lambda *_: ["/nonexistent/python"])
+
+    reason = "/nonexistent/python could not be started: No such file or directory"
+    assert act("any") == Tried(ok=False, reason=reason)
+
+
 def test_an_act_that_dies_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "words", lambda *_: ["/bin/false"])
 

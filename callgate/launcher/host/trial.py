@@ -41,8 +41,8 @@ class Tried(NamedTuple):
 def act(name: str, uid: int | None = None, join: Collection[int] = (), stdin: bytes = b"") -> Tried:
     """Do one of `trial_acts`' acts, as another user or in a group if asked."""
     done = run(words(name, uid, join), stdin=stdin, pass_fds=join)
-    if done is None:
-        return Tried(ok=False, reason=f"no answer within {TIMEOUT_S:.0f} s")
+    if isinstance(done, str):
+        return Tried(ok=False, reason=done)
     said = done.stdout.decode("utf-8", "replace")
     if done.returncode == 0:
         return Tried(ok=True, value=int(said) if said else None)
@@ -63,8 +63,8 @@ def sandbox(host: Host, path: str) -> Capability:
         options += ["--ro-bind", target, target]
     command = [path, *options, "--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/readlink"]
     done = run([*command, *map(str, links)], uid=DROP_ID if host.uid == 0 else None)
-    if done is None:
-        return Capability(False, "bwrap did not end")
+    if isinstance(done, str):
+        return Capability(False, done)
     if done.returncode != 0:
         why = done.stderr.decode("utf-8", "replace").strip()[-_MAX_REASON_CHARS:]
         return Capability(False, why or f"bwrap ended with {done.returncode}")
@@ -86,8 +86,8 @@ def run(
     uid: int | None = None,
     stdin: bytes = b"",
     pass_fds: Collection[int] = (),
-) -> subprocess.CompletedProcess[bytes] | None:
-    """Run a command whose output is short; return None if it does not begin or does not end."""
+) -> subprocess.CompletedProcess[bytes] | str:
+    """Run a command whose output is short; return why it did not begin or did not end."""
     try:
         return subprocess.run(  # noqa: S603  # our own words
             command,
@@ -102,5 +102,7 @@ def run(
             group=uid,
             extra_groups=None if uid is None else [],
         )
-    except (subprocess.TimeoutExpired, OSError):
-        return None
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"{command[0]} could not be started: {error.strerror}"
