@@ -135,11 +135,13 @@ def terminal() -> None:
     master, slave = os.openpty()
     child = os.fork()
     if child == 0:
-        os.setsid()
-        os.dup2(slave, 0)
-        shim.take_terminal()
-        os.write(os.open("/dev/tty", os.O_RDWR), b"mine")
-        os._exit(0)
+        try:
+            os.setsid()
+            os.dup2(slave, 0)
+            shim.take_terminal()
+            os.write(os.open("/dev/tty", os.O_RDWR), b"mine")
+        finally:  # the parent says what it did not read
+            os._exit(0)
     os.waitpid(child, 0)
     os.close(slave)
     if os.read(master, 16) != b"mine":
