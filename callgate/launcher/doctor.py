@@ -87,18 +87,18 @@ if TYPE_CHECKING:
 
 
 def _done(tried: Tried, fix: str, *, otherwise: Status = "absent") -> _Answer:
-    """Answer what a trial came to, where it can have no other cause than its own."""
+    """Return what a trial came to, where it can have no other cause than its own."""
     return "enforced" if tried.ok else otherwise, tried.reason, fix
 
 
 def user_namespaces(host: Host, known: NamespaceFacts) -> _Answer:
-    """Without root everything in a sandbox is made with these."""
+    """Try a user namespace: without root everything in a sandbox is made in one."""
     tried = trial.act("user_namespace", _dropped(host))
     return _namespaces(known, tried.ok, tried.reason)
 
 
 def sandbox(host: Host, known: NamespaceFacts) -> _Answer:
-    """The survey has run bwrap, as the user that agents will be."""
+    """Judge what the survey saw when it ran bwrap, as the user that agents will be."""
     boxed = host.bwrap
     if shutil.which(host.bwrap_path) is None:
         return "absent", "bwrap is not installed", _install("bubblewrap")
@@ -114,7 +114,7 @@ def _namespaces(known: NamespaceFacts, ok: bool, said: str) -> _Answer:  # noqa:
 
 
 def filters(_host: Host, _known: NamespaceFacts) -> _Answer:
-    """The filter of sandboxes can be made, is loaded, and refuses."""
+    """Make the filter of sandboxes, load it, and see it refuse."""
     try:
         program = seccomp.program()
     except seccomp.Unavailable as error:
@@ -124,7 +124,7 @@ def filters(_host: Host, _known: NamespaceFacts) -> _Answer:
 
 
 def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
-    """The kernel's second wall."""
+    """Build landlock, and see it refuse."""
     tried = trial.act("wall")
     if not tried.ok:
         fix = "boot a kernel from 5.13 on with `landlock` in its lsm= list"
@@ -136,7 +136,7 @@ def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
 
 
 def workspace(_host: Host, known: NamespaceFacts) -> _Answer:
-    """A workspace with a size and a number of files."""
+    """Fill a workspace that has a size and a number of files."""
     tried = trial.act("tmpfs")
     if tried.ok:
         return "enforced", "tmpfs", ""
@@ -144,7 +144,7 @@ def workspace(_host: Host, known: NamespaceFacts) -> _Answer:
 
 
 def uid_drop(host: Host, _known: NamespaceFacts) -> _Answer:
-    """Agents of a root callgate are not root."""
+    """Become the user that agents of a root callgate are."""
     if host.uid != 0:
         return "enforced", "callgate itself is not root", ""
     return _done(trial.act("pidfd", DROP_ID), "give callgate CAP_SETUID and CAP_SETGID")
@@ -178,7 +178,7 @@ def _in_group(
 
 
 def ended_at_once(host: Host, _known: NamespaceFacts) -> _Answer:
-    """A group that was joined before the start is ended with all that left its session."""
+    """End a group that was joined before the start, with all that left its session."""
     groups = host.cgroups
     plan = CgroupPlan(groups.v2 is not None, ("freezer",) if "freezer" in groups.v1 else ())
     why = "a group was not empty after its end"
@@ -196,7 +196,7 @@ def ended_at_once(host: Host, _known: NamespaceFacts) -> _Answer:
 
 @contextmanager
 def _made(host: Host, plan: CgroupPlan) -> Iterator[tuple[cgroup.Group, tuple[int, ...]]]:
-    """A group and the descriptors to join it by; gone afterwards."""
+    """Make a group; yield it and the descriptors to join it by; remove it."""
     group = cgroup.group_for(host.cgroups, plan, f"probe-{os.getpid()}")
     group.make(plan)
     join: dict[str, int] = {}
@@ -245,7 +245,7 @@ def delegation(host: Host) -> str:
 
 
 def _without_delegate(host: Host) -> str:
-    """Why there are no groups, without what would help, which is told beside it."""
+    """Return why there are no groups, without what would help, which is told beside it."""
     return host.cgroups.reason.removesuffix(f"; {DELEGATE}")
 
 

@@ -101,7 +101,7 @@ _KINDS: Final = {
 
 
 def explain(agent: str, stopped: Stopped, *, options: bool = False) -> str | None:
-    """The message for a run that a limit ended; None for every other end.
+    """Return the message for a run that a limit ended; None for every other end.
 
     `options`: the limit is an option of a command line rather than a key of a policy.
     """
@@ -143,13 +143,13 @@ def _option(kind: _Kind) -> str:
 
 
 def limit_text(kind: str, limit: int | str) -> str:
-    """A limit in one word and a number, with its unit if that is more than the word says."""
+    """Return a limit as one word and a number, with its unit if that is more than the word says."""
     unit = _KINDS[kind].unit if kind in _KINDS else ""
     return f"{kind} {amount(limit, unit) if unit in ('bytes', 'ns') else limit}"
 
 
 def amount(value: int | str, unit: str) -> str:
-    """A number as a person would say it."""
+    """Return a number as a person would say it."""
     if isinstance(value, str):
         return value
     if unit == "bytes":
@@ -160,7 +160,7 @@ def amount(value: int | str, unit: str) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest unit that leaves a whole part."""
+    """Return bytes in the largest unit that leaves a whole part."""
     number = float(count)
     for unit in ("bytes", "KiB", "MiB"):
         if number < _KIB:
@@ -170,7 +170,7 @@ def size(count: int) -> str:
 
 
 def duration(ns: int) -> str:
-    """A time in milliseconds or seconds."""
+    """Return a time in milliseconds or seconds."""
     if ns < _SECOND_NS:
         return f"{ns / _MILLISECOND_NS:.3g} ms"
     return f"{ns / _SECOND_NS:.4g} s"

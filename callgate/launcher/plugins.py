@@ -30,7 +30,7 @@ def find_launcher(name: str = BUILT_IN) -> Launcher:
 
 
 def installed() -> frozenset[str]:
-    """The names of all launchers."""
+    """Return the names of all launchers."""
     return frozenset({BUILT_IN, *_entry_points()})
 
 
@@ -47,7 +47,7 @@ class Launchers:
         await self.aclose()
 
     def named(self, spec: LaunchSpec) -> Launcher:
-        """The launcher of a spec; raises `LaunchRefused` if there is none, or it is broken."""
+        """Return the launcher of a spec; raises `LaunchRefused` without one that works."""
         launcher = self._made.get(spec.launcher)
         if launcher is None:
             try:

@@ -37,7 +37,7 @@ _PROFILE = "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }"
 
 
 def no_namespaces(facts: NamespaceFacts) -> Cause:
-    """Why a user namespace, and what bwrap makes with it, was refused."""
+    """Return why a user namespace, and what bwrap makes with it, was refused."""
     return (
         _switched_off(facts)
         or _confined(facts)

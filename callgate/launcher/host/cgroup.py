@@ -40,7 +40,7 @@ class Group:
 
     @property
     def paths(self) -> list[Path]:
-        """Every directory."""
+        """The group's directory in each hierarchy."""
         own = [] if self.v2 is None else [self.v2]
         # Several controllers can share one v1 hierarchy.
         return list(dict.fromkeys([*own, *self.v1.values()]))
@@ -57,7 +57,7 @@ class Group:
             raise CgroupError(error.errno, error.strerror, error.filename) from None
 
     def join_handles(self) -> tuple[dict[str, int], dict[str, str]]:
-        """Descriptors to join by, and under which name the kernel will then show each."""
+        """Return descriptors to join by, and under which name the kernel will then show each."""
         join: dict[str, int] = {}
         shown: dict[str, str] = {}
         for number, path in enumerate(self.paths):
@@ -67,7 +67,7 @@ class Group:
         return join, shown
 
     def kill_handles(self) -> dict[str, int]:
-        """Descriptors that `leftovers.kill_cgroup` kills by."""
+        """Return the descriptors that `leftovers.kill_cgroup` kills by."""
         if self.v2 is not None:
             return {"kill": os.open(self.v2 / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)}
         frozen = self.v1.get("freezer")
@@ -79,7 +79,7 @@ class Group:
         }
 
     def counters(self) -> Counters:
-        """Read before the group is removed: they go with it."""
+        """Return the kernel's counters; they go with the group."""
         oom = forks = throttled = 0
         if self.v2 is not None:
             oom += keyed(self.v2 / "memory.events", "oom_kill") or 0
@@ -124,7 +124,7 @@ class Group:
         return replace(known, **{name: each for name, each in newer.items() if each is not None})
 
     def processes(self) -> list[int]:
-        """Everybody in it."""
+        """Return the processes of the group."""
         found: set[int] = set()
         for path in self.paths:
             with suppress(OSError):
@@ -132,7 +132,7 @@ class Group:
         return sorted(found)
 
     def kill(self) -> None:
-        """End everybody in it, if it is still there; the warden does it otherwise."""
+        """Kill all processes of the group, if it is still there; the warden does it otherwise."""
         with suppress(FileNotFoundError):
             handles = self.kill_handles()
             leftovers.kill_cgroup(handles)
@@ -140,7 +140,7 @@ class Group:
                 os.close(fd)
 
     def remove(self) -> None:
-        """Take the directories away; whoever is still inside is not ended by this."""
+        """Remove the directories; a process that is still inside is not ended by this."""
         for path in self.paths:
             leftovers.remove_cgroup(str(path))
 
@@ -157,7 +157,7 @@ class Group:
 
 
 def group_for(cgroups: Cgroups, plan: CgroupPlan, name: str) -> Group:
-    """The directories that a run of this name has; nothing is made yet."""
+    """Return the group that a run of this name has; nothing is made yet."""
     v2 = Path(cgroups.v2) / (PREFIX + name) if plan.v2 and cgroups.v2 is not None else None
     v1 = {each: Path(cgroups.v1[each]) / (PREFIX + name) for each in plan.v1}
     return Group(v2, v1)

@@ -47,7 +47,7 @@ def find() -> Cgroups:
 
 
 def _v2(place: Path | None) -> tuple[Path | None, tuple[str, ...], str]:
-    """The directory for groups, its controllers, and why there are no more of them."""
+    """Return the directory for groups, its controllers, and why there are no more of them."""
     if place is None:
         return None, (), "callgate's own group is not below the mounted one"
     if place.name == SELF:
@@ -64,7 +64,7 @@ def _v2(place: Path | None) -> tuple[Path | None, tuple[str, ...], str]:
 
 
 def _enable(place: Path, names: set[str]) -> str:
-    """Why not, or nothing."""
+    """Enable controllers; return why that failed, or nothing."""
     wanted = " ".join(f"+{name}" for name in sorted(names))
     try:
         cgroup.write(place / "cgroup.subtree_control", wanted)

@@ -25,7 +25,7 @@ _SHEBANG_BYTES = 256
 
 
 def find(word: str, environ: Mapping[str, str], cwd: str | None) -> Command | None:
-    """The program that a command's first word names, as the agent's own PATH finds it."""
+    """Return the program that a command's first word names, as the agent's own PATH finds it."""
     if "/" in word:
         path = str(Path(cwd or Path.cwd()) / word)
         found = path if os.access(path, os.X_OK) and not Path(path).is_dir() else None
@@ -60,7 +60,7 @@ def _reaches(path: Path, environ: Mapping[str, str]) -> dict[str, None]:
 
 
 def _is_open(path: Path) -> bool:
-    """Whether others may enter every directory on the way."""
+    """Return whether others may enter every directory on the way."""
     folders = [path, *path.parents] if path.is_dir() else path.parents
     try:
         return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)

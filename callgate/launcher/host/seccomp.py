@@ -62,7 +62,7 @@ class Unavailable(Exception):  # a capability's state
 
 @cache
 def program() -> bytes:
-    """The filter as BPF; raises `Unavailable`."""
+    """Return the filter as BPF; raises `Unavailable`."""
     try:
         # An extra, without types; it loads a library.
         import pyseccomp  # type: ignore[import-untyped]  # noqa: PLC0415

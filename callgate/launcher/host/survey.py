@@ -26,7 +26,7 @@ _RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE")
 
 
 def survey() -> Host:
-    """What costs nothing to find out; sandboxes and groups are not looked for."""
+    """Return what costs nothing to find out; sandboxes and groups are not looked for."""
     linux = sys.platform == "linux"
     names = [path for path in bwrap.ROOT_LINKS if Path(path).is_symlink()]
     links = {path: str(Path(path).readlink()) for path in names}
@@ -44,7 +44,7 @@ def survey() -> Host:
 
 
 def with_groups(host: Host) -> Host:
-    """The same, and where cgroups can be made."""
+    """Return a copy of `host` with `cgroups` filled in (Linux)."""
     if host.platform != "linux":
         return host
     from callgate.launcher.host import cgroup_site  # noqa: PLC0415  # only who is contained pays
@@ -53,7 +53,7 @@ def with_groups(host: Host) -> Host:
 
 
 def with_sandbox(host: Host) -> Host:
-    """The same, and what a sandbox can be made of."""
+    """Return a copy of `host` with what a sandbox can be made of."""
     if host.platform != "linux":
         absent = Capability(False, f"there is no bwrap on {host.platform}")
         return msgspec.structs.replace(host, bwrap=absent, tmpfs=absent, seccomp=absent)

@@ -53,7 +53,7 @@ def act(name: str, uid: int | None = None, join: Collection[int] = (), stdin: by
 
 
 def sandbox(host: Host, path: str) -> Capability:
-    """Run bwrap as the user that agents will be; it must have left every namespace of ours."""
+    """Run bwrap as the user that agents will be; return whether it left every namespace of ours."""
     links = [Path("/proc/self/ns") / name for name in NAMESPACES]
     options = [f"--unshare-{name}" for name in (*bwrap.NAMESPACES, "net")]
     options += ["--disable-userns", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
@@ -87,7 +87,7 @@ def run(
     stdin: bytes = b"",
     pass_fds: Collection[int] = (),
 ) -> subprocess.CompletedProcess[bytes] | str:
-    """Run a command whose output is short; return why it did not begin or did not end."""
+    """Run a command whose output is short. Return its end, or why it did not begin or end."""
     try:
         return subprocess.run(  # noqa: S603  # our own words
             command,

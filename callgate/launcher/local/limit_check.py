@@ -88,7 +88,7 @@ def _exceeded(kind: str, usage: int | None, limit: int, sample: Sample) -> bool:
 
 
 def _near(kind: str, usage: int | None, limit: int, percent: int, near: Collection[str]) -> bool:
-    """Whether it counts as near: above the mark, or not yet far below it again."""
+    """Return whether a usage counts as near: above the mark, or not yet far below it again."""
     if usage is None:
         return kind in near
     mark = REARM_PERCENT if kind in near else percent

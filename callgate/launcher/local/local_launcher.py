@@ -68,11 +68,11 @@ class LocalLauncher:
 
     @property
     def runs(self) -> Mapping[str, LocalRun]:
-        """Those that have not ended, and those that are paused."""
+        """The runs that have not ended, and those that are paused."""
         return self._runs
 
     async def plan(self, spec: LaunchSpec) -> LaunchPlan:
-        """What a launch of the spec would do; raises `LaunchRefused`."""
+        """Return what a launch of the spec would do; raises `LaunchRefused`."""
         host = await self._survey(spec)
         found = await asyncio.to_thread(command.find, spec.command[0], self._environ, spec.cwd)
         if found is None:
@@ -125,7 +125,7 @@ class LocalLauncher:
         await self._monitor.aclose()
 
     async def _survey(self, spec: LaunchSpec) -> Host:
-        """The host, looked at as far as the spec needs, and only once."""
+        """Return the host, looked at as far as the spec needs, and only once."""
         async with self._surveying:
             host = self._host
             if host is None:
@@ -140,7 +140,7 @@ class LocalLauncher:
             return host
 
     async def _hold(self, decided: LaunchPlan, run_id: str) -> RunResources:
-        """A warden, and the directory and the group that the plan has."""
+        """Make a warden, and the directory and the group that the plan has."""
         directory, group = None, None
         if decided.cgroup is not None or decided.workspace is not None:
             making = asyncio.ensure_future(asyncio.to_thread(self._make, decided, _name(run_id)))
@@ -159,7 +159,7 @@ class LocalLauncher:
             raise _refused(decided.agent, error, "warden") from None
 
     async def _resume(self, paused: Run, decided: LaunchPlan, run_id: str) -> RunResources:
-        """What a paused run kept, unless it no longer fits what the policy asks for."""
+        """Take over what a paused run kept, unless it no longer fits what the policy asks for."""
         if not isinstance(paused, LocalRun):
             raise TypeError("only a run of this launcher can be resumed")
         before = paused.plan
@@ -227,13 +227,13 @@ class LocalLauncher:
 
 
 def _name(run_id: str) -> str:
-    """Of the run's directory and groups: told from the id, and never used twice."""
+    """Return a name for the run's directory and groups: told from the id, never used twice."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)
     return f"{safe[:_MAX_NAME_CHARS]}-{secrets.token_hex(4)}"
 
 
 def _cause(error: StepFailed, spec: LaunchSpec, held: RunResources) -> tuple[str, str]:
-    """The step that failed and why; whoever the kernel kills on the way says nothing."""
+    """Return the step that failed and why; whoever the kernel kills on the way says nothing."""
     limit = spec.limits.memory_bytes
     if limit is not None and held.group is not None and held.group.counters().oom_kills:
         return "memory", f"{limit_message.size(limit)} are not enough to start it"

@@ -144,7 +144,7 @@ class LocalRun:
         self._timing_out = asyncio.create_task(self.stop("wall_time_limit"))
 
     def take_over(self) -> Resources:
-        """What a paused run kept, for the one that resumes it."""
+        """Return what a paused run kept, for the run that resumes it."""
         resources, self.resources = self.resources, None
         if resources is None or self.state != "paused":
             raise ValueError("only a paused run can be resumed, and only once")
@@ -153,7 +153,7 @@ class LocalRun:
         return resources
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel has killed in this group since the last time we asked."""
+        """Return whether the kernel has killed in this group since the last call."""
         resources = self.resources
         if resources is None or resources.group is None:
             return False
@@ -213,13 +213,13 @@ class LocalRun:
         return ("signal" if number is not None else "exited"), None
 
     def limit(self, kind: str, limit: int | None, used: int | None) -> LimitInfo | None:
-        """What is reported of a limit that ended the run."""
+        """Return what is reported of a limit that ended the run."""
         if limit is None:
             return None
         return LimitInfo(kind, f"agent:{self.spec.agent}", limit, used)
 
     def _final_usage(self, ended: Exit, counters: Counters) -> Usage:
-        """The last look, and what is known exactly only at the end."""
+        """Return the last sample, with what is known exactly only at the end."""
         last = self.last_usage
         peak = max(ended.peak_bytes, counters.peak_bytes, last.memory_peak_bytes or 0)
         cpu_ns = max(ended.cpu_ns, counters.cpu_ns, last.cpu_ns or 0)
@@ -242,7 +242,7 @@ class LocalRun:
 
 
 def _decode(ended: Exit, *, sandboxed: bool) -> tuple[int | None, int | None]:
-    """(exit code, signal); bwrap ends with 128 + N for an agent that signal N ended.
+    """Return (exit code, signal); bwrap ends with 128 + N for an agent that signal N ended.
 
     So it does for one that exits with that code. Where the kernel told how the agent itself
     ended, that decides.

@@ -59,7 +59,7 @@ class PortableLauncher:
         await self.aclose()
 
     async def plan(self, spec: LaunchSpec) -> LaunchPlan:
-        """What a launch of the spec would do; raises `LaunchRefused`."""
+        """Return what a launch of the spec would do; raises `LaunchRefused`."""
         found = await asyncio.to_thread(command.find, spec.command[0], self._environ, spec.cwd)
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}

@@ -87,7 +87,7 @@ class RunResources(Resources):
         self.group = group
 
     def _clean_up(self) -> None:
-        """Without a warden, what left the agent's session is found only in a group."""
+        """Do the warden's work: what left the agent's session is found only in a group."""
         if self.warden.agent is not None:
             for pid in tree.session(self.warden.agent):
                 with suppress(OSError):
@@ -102,7 +102,7 @@ class RunResources(Resources):
 def make(
     root: Path, cgroups: Cgroups, plan: LaunchPlan, name: str
 ) -> tuple[RunDirectory, Group | None]:
-    """The directory and the group of a plan; raises `OSError`, having left nothing."""
+    """Make the directory and the group of a plan; raises `OSError`, having left nothing."""
     group = None if plan.cgroup is None else cgroup.group_for(cgroups, plan.cgroup, name)
     paths = [] if group is None else group.paths
     directory = workspace.RunDirectory.make(root, name, paths)
@@ -118,7 +118,7 @@ def make(
 
 
 def unmake(directory: RunDirectory | None, group: Group | None) -> None:
-    """Take away what no warden ever had."""
+    """Remove what no warden ever had."""
     if group is not None:
         group.remove()
     if directory is not None:

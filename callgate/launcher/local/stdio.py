@@ -53,13 +53,13 @@ class Stdio:
         return theirs, ours
 
     def handed_over(self) -> None:
-        """The agent has its ends; ours see the end of it only without copies here."""
+        """Close our copies of the agent's ends, without which our ends see its end."""
         for fd in self.theirs.values():
             os.close(fd)
         self.theirs = {}
 
     def close(self) -> None:
-        """Both sides, when there will be no agent."""
+        """Close both sides, when there will be no agent."""
         for fd in (*self.theirs.values(), *self._ours):
             with suppress(OSError):
                 os.close(fd)

@@ -35,7 +35,7 @@ _LISTEN: Final = "0A"
 
 
 def read_processes(pids: list[int], exact_from_bytes: int | None = None) -> Usage:
-    """What these processes use, summed; `pids` counts their threads too, as the kernel does.
+    """Sum what these processes use; `pids` counts their threads too, as the kernel does.
 
     Resident memory counts a page once for each process that shares it. From
     `exact_from_bytes` on, where it would matter, pages are counted in proportion.
@@ -69,7 +69,7 @@ def _proportional(processes: list[psutil.Process]) -> int:
 
 
 def count_connections(pids: list[int]) -> int | None:
-    """Open internet sockets that do not only listen; None if nobody may look."""
+    """Count open internet sockets that do not only listen; None if nobody may look."""
     if sys.platform != "linux":
         return _connections_elsewhere(pids)
     # A process sees the sockets of its own network namespace: each table is read once, and only
@@ -125,7 +125,7 @@ class Uncountable(Exception):
 
 
 def count_workspace(root: Path, deadline_ns: int) -> tuple[int, int]:
-    """Bytes on disk and files (directories too) below `root`.
+    """Return bytes on disk and files (directories too) below `root`.
 
     Links are counted and not followed; a file with several names is counted once for its
     bytes. Holes take no room. A directory that nobody can read would be a place to hide.
@@ -159,7 +159,7 @@ def count_workspace(root: Path, deadline_ns: int) -> tuple[int, int]:
 
 
 def filesystem_use(root: Path | int) -> tuple[int, int]:
-    """Bytes and files of a workspace that is a file system of its own, by path or open."""
+    """Return bytes and files of a workspace that is a file system of its own, by path or open."""
     status = os.statvfs(root)
     # The root directory is a file that nobody made.
     files = max(0, status.f_files - status.f_ffree - 1)
@@ -176,7 +176,7 @@ class Workspace:
         self._last: tuple[int, int] | None = None
 
     def read(self) -> tuple[int, int] | None:
-        """Bytes and files, perhaps of a little while ago; None if they cannot be counted."""
+        """Return bytes and files, perhaps of a little while ago; None if they cannot be counted."""
         start = self._clock()
         if start >= self._next_ns:
             try:

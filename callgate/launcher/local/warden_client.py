@@ -110,7 +110,7 @@ class WardenProcess:
         return self._process.pid
 
     async def start(self, job: Mapping[str, Any], fds: Mapping[str, int]) -> Started:
-        """Give it a job; raises `StepFailed` if the agent could not be executed."""
+        """Send a job; return when the agent was executed; raises `StepFailed` if it was not."""
         if self.exited.done():
             self.exited = self._loop.create_future()
         self._started = self._loop.create_future()
@@ -195,7 +195,7 @@ class WardenProcess:
         self._lost()
 
     def _lost(self) -> None:
-        """There will be no more news."""
+        """Settle whatever waits: no message will come any more."""
         self._refuse("warden", "lost")
         self._exit(Exit(None))
 

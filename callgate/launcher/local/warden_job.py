@@ -60,7 +60,7 @@ class JobInputs(NamedTuple):
 def make(
     spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The message, and descriptors that go with it; the caller closes these afterwards."""
+    """Return the message, and descriptors that go with it; the caller closes these afterwards."""
     join, shown = ({}, {}) if inputs.group is None else inputs.group.join_handles()
     keep = {} if inputs.group is None else inputs.group.kill_handles()
     directory = inputs.directory
@@ -96,7 +96,7 @@ def make(
 def _sandbox(
     job: dict[str, Any], plan: LaunchPlan, inputs: JobInputs, directory: RunDirectory
 ) -> None:
-    """Bwrap in front of the agent, and our last step between them."""
+    """Put bwrap in front of the agent, and our last step between them."""
     sandbox, workspace, host = plan.sandbox, plan.workspace, inputs.host
     assert sandbox is not None  # noqa: S101  # asked by the caller
     staged = host.uid == 0
@@ -145,7 +145,7 @@ def _tmpfs_options(plan: LaunchPlan) -> str:
 
 
 def _mount_points(plan: LaunchPlan) -> int:
-    """Directories and files that bwrap makes in the agent's /tmp to mount on."""
+    """Count directories and files that bwrap makes in the agent's /tmp to mount on."""
     binds = () if plan.sandbox is None else plan.sandbox.binds
     below = [bind.path for bind in binds if bwrap.is_below(bind.path, environment.TEMPORARY)]
     parents = {str(parent) for path in below for parent in PurePosixPath(path).parents}
@@ -171,7 +171,7 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
 
 @cache
 def _modules() -> tuple[tuple[str, Any], ...]:
-    """Code of the modules that run in the sandbox; it has the same interpreter."""
+    """Return the code of the modules that run in the sandbox; it has the same interpreter."""
     found = []
     for name in _INSIDE:
         spec = importlib.util.find_spec(f"{_PACKAGE}.{name}")

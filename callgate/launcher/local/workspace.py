@@ -37,7 +37,7 @@ PARTS = ("files", "tmp")
 
 
 def default_root() -> Path:
-    """Where runs keep what they leave on disk."""
+    """Return where runs keep what they leave on disk."""
     if os.geteuid() == 0:
         return Path("/var/lib/callgate/runs")
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -100,7 +100,7 @@ class RunDirectory:
 
 
 def sweep(root: Path) -> int:
-    """Remove what dead runs left, and end whoever is still in their groups; how many."""
+    """Remove what dead runs left, and kill what is in their groups; return how many."""
     if not root.is_dir():
         return 0
     swept = 0

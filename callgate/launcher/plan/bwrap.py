@@ -79,7 +79,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) -> Sandbox:
-    """The sandbox of a level."""
+    """Return the sandbox of a level."""
     root = [path for path in host.root_paths if path in ROOT_PATHS]
     root += [path for path in ROOT_LINKS if path in host.root_paths]
     if spec.level == "network":
@@ -103,7 +103,7 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
 
 
 def landlock_plan(level: Level, abi: int, writable: tuple[str, ...]) -> LandlockPlan | None:
-    """The rules of a level, as far as the kernel knows them."""
+    """Return the rules of a level, as far as the kernel knows them."""
     if abi == 0:
         return None
     tcp: TcpRule = "free"
@@ -114,7 +114,7 @@ def landlock_plan(level: Level, abi: int, writable: tuple[str, ...]) -> Landlock
 
 
 def arguments(plan: Sandbox, sources: Mapping[str, str], workspace: str) -> list[str]:
-    """Options of bwrap; words in braces are descriptors, filled in by the shim.
+    """Return options of bwrap; words in braces are descriptors, filled in by the shim.
 
     `sources` says where a path is to be found if not at itself (the stage), and `workspace`
     is the directory with the agent's files and its `/tmp`.
@@ -141,7 +141,7 @@ def arguments(plan: Sandbox, sources: Mapping[str, str], workspace: str) -> list
 
 
 def files(plan: Sandbox, uid: int, gid: int) -> dict[str, str]:
-    """Files of /etc that programs cannot do without: who am I, and where is localhost."""
+    """Return files of /etc that programs need: who am I, and where is localhost."""
     texts = {
         "passwd": f"agent:x:{uid}:{gid}:agent:{WORKSPACE}:/bin/sh\n",
         "group": f"agent:x:{gid}:\n",
@@ -173,5 +173,5 @@ def _nearest(path: str, binds: Iterable[Bind]) -> Bind | None:
 
 
 def is_below(path: str, parent: str) -> bool:
-    """Whether `path` is `parent` or in it."""
+    """Return whether `path` is `parent` or in it."""
     return path == parent or path.startswith(parent.rstrip("/") + "/")

@@ -28,7 +28,7 @@ WORKSPACE_VARIABLE = "CALLGATE_WORKSPACE"
 
 
 def names(spec: LaunchSpec) -> tuple[str, ...] | None:
-    """Variables that pass if they are set; None for all but the withheld."""
+    """Return the variables that pass if they are set; None for all but the withheld."""
     env = spec.env
     if env.pass_all:
         return None
@@ -39,7 +39,7 @@ def names(spec: LaunchSpec) -> tuple[str, ...] | None:
 def build(
     spec: LaunchSpec, environ: Mapping[str, str], workspace: str | None, program: str
 ) -> dict[str, str]:
-    """The agent's environment; `workspace` and `program` are paths as the agent sees them.
+    """Return the agent's environment; `workspace` and `program` are paths as the agent sees them.
 
     A level whose sandbox could not be had, and need not, has its workspace elsewhere.
     """

@@ -89,7 +89,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal:
-    """What would be done for the spec on this host."""
+    """Return what would be done for the spec on this host, or every gap."""
     sandboxed = spec.level != "privileged" and host.bwrap.present
     cgroup = _cgroup(spec, host, sandboxed=sandboxed)
     workspace = _workspace(spec, host)

@@ -40,7 +40,7 @@ _ANY_FREE_PORT = 0
 
 
 def abi() -> int:
-    """The kernel's version of it; 0 if there is none."""
+    """Return the kernel's version of landlock; 0 if there is none."""
     try:
         return call(_CREATE_RULESET, None, 0, _VERSION)
     except OSError:
@@ -48,7 +48,7 @@ def abi() -> int:
 
 
 def restrict(version: int, writable: Sequence[str], tcp: str, *, scoped: bool) -> None:
-    """Everything may be read, only these may be written; for good, and for all children.
+    """Let everything be read and only these be written; for good, and for all children.
 
     `tcp` is `free`, `connect` (and listen where the kernel chooses the port) or `none`.
     """

@@ -28,7 +28,7 @@ FREEZE_LOOKS = 100
 
 
 def remove(leftovers: Mapping[str, Any], mounts: Mapping[str, Any] | None) -> None:
-    """Cgroups and the run's directory; never raises."""
+    """Remove cgroups and the run's directory; never raises."""
     for path in (mounts or {}).get("unmount", ()):
         with ignore_os_error:
             libc.unmount(path)
@@ -40,7 +40,7 @@ def remove(leftovers: Mapping[str, Any], mounts: Mapping[str, Any] | None) -> No
 
 
 def remove_cgroup(path: str) -> bool:
-    """Whether it is gone."""
+    """Remove a cgroup; return whether it is gone."""
     until = time.monotonic() + REMOVE_FOR_S
     while True:
         try:
@@ -56,7 +56,7 @@ def remove_cgroup(path: str) -> bool:
 
 
 def remove_tree(path: str) -> None:
-    """A directory of ours, also if the agent took its own rights away from parts of it."""
+    """Remove a directory of ours, also if the agent took its own rights away from parts of it."""
     import shutil  # noqa: PLC0415  # 10 ms that only the end of a run has to spare
 
     for folder, names, _ in os.walk(path):
@@ -69,7 +69,7 @@ def remove_tree(path: str) -> None:
 
 
 def kill_cgroup(handles: Mapping[str, int]) -> None:
-    """By v2's `cgroup.kill` if there is one, else frozen, killed and thawed, as v1 allows."""
+    """Kill by v2's `cgroup.kill`, or freeze, kill and thaw, as v1 allows."""
     if "kill" in handles:
         with ignore_os_error:
             os.write(handles["kill"], b"1")
@@ -78,7 +78,7 @@ def kill_cgroup(handles: Mapping[str, int]) -> None:
 
 
 def kill_frozen(freezer: int, procs: int) -> None:
-    """While frozen nobody can fork, so one look finds everybody."""
+    """Kill while frozen: nobody can fork then, so one look finds all processes."""
     with ignore_os_error:
         os.pwrite(freezer, b"FROZEN", 0)
         for _ in range(FREEZE_LOOKS):

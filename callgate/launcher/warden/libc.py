@@ -38,7 +38,7 @@ def prctl(option: int, argument: int = 0, more: int = 0) -> int:
 
 
 def call(number: int, *arguments: bytes | int | None) -> int:
-    """Any system call: bytes go as a pointer, numbers as they are."""
+    """Make any system call: bytes go as a pointer, numbers as they are."""
     words = [each if isinstance(each, bytes) else ctypes.c_long(each or 0) for each in arguments]
     return _checked(_libc.syscall(ctypes.c_long(number), *words))
 

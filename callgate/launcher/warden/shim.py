@@ -82,7 +82,7 @@ def tell(report: int, stage: str, error: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """The system's words, and the path, if it is about one."""
+    """Return the system's words, and the path, if the error is about one."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}"
@@ -142,7 +142,7 @@ def _no_new_privs(*, wanted: bool) -> None:
 
 
 def _files(data: Mapping[str, bytes]) -> dict[str, int]:
-    """Each text in a file of memory that the next program reads by its descriptor."""
+    """Put each text in a file of memory that the next program reads by its descriptor."""
     fds: dict[str, int] = {}
     for name, text in data.items():
         if text:

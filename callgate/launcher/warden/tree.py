@@ -13,7 +13,7 @@ from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`, parents first. Empty where there is no /proc."""
+    """Return every process below `root`, parents first. Empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents():
         children.setdefault(parent, []).append(pid)
@@ -24,7 +24,7 @@ def descendants(root: int) -> list[int]:
 
 
 def parents() -> list[tuple[int, int]]:
-    """(pid, parent) of every process that is more than a zombie."""
+    """Return (pid, parent) of every process that is more than a zombie."""
     found: list[tuple[int, int]] = []
     with ignore_os_error:
         for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib is an import too many
@@ -36,7 +36,7 @@ def parents() -> list[tuple[int, int]]:
 
 
 def session(leader: int) -> list[int]:
-    """Every process of a session."""
+    """Return every process of a session."""
     found = [pid for pid, _ in parents()]
     return [pid for pid in found if _session_of(pid) == leader]
 
@@ -49,7 +49,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent's pid, or None for a process that is gone or a zombie."""
+    """Return the parent's pid, or None for a process that is gone or a zombie."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -74,7 +74,7 @@ _EXIT_AT = 60
 
 
 def status_of(pidfd: int) -> int | None:
-    """How a process ended that another has reaped; None where the kernel does not tell.
+    """Return how a process ended that another has reaped; None where the kernel does not tell.
 
     Linux has kept it for whoever holds the descriptor since 6.15.
     """

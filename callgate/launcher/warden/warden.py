@@ -294,7 +294,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def _watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, where there is such a thing."""
+    """Open a descriptor that becomes readable when the process ends, where the system can."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -24,18 +24,18 @@ READ_BYTES = 64 * 1024
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
-    """The message as it goes over the socket."""
+    """Return the message as it goes over the socket."""
     data = marshal.dumps(dict(message))
     return len(data).to_bytes(HEADER_BYTES, "little") + data
 
 
 def pack_fds(fds: Sequence[int]) -> bytes:
-    """The control message's body for `SCM_RIGHTS`."""
+    """Return the control message's body for `SCM_RIGHTS`."""
     return b"".join(fd.to_bytes(FD_BYTES, sys.byteorder) for fd in fds)
 
 
 def unpack_fds(data: bytes) -> list[int]:
-    """Descriptors in a control message's body."""
+    """Return the descriptors in a control message's body."""
     whole = len(data) // FD_BYTES * FD_BYTES
     return [
         int.from_bytes(data[at : at + FD_BYTES], sys.byteorder) for at in range(0, whole, FD_BYTES)
@@ -51,7 +51,7 @@ class MessageDecoder:
         self._data = b""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Every message that is complete now."""
+        """Yield every message that is complete now."""
         self._data += data
         while len(self._data) >= HEADER_BYTES:
             end = HEADER_BYTES + int.from_bytes(self._data[:HEADER_BYTES], "little")
