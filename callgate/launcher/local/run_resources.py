@@ -1,9 +1,9 @@
 """What a run holds on the host: a warden, a directory, a group. Made, renewed, released.
 
-`Resources` is what a run's life needs of it; `portable` has another kind. IO; what blocks is
-called from a thread. RunResources outlive their run when that is paused: the
-one that resumes it takes them over, with a new group, because limits may have changed and
-counters begin anew.
+`Resources` is what a run's life needs of it; `portable_launcher` has another kind. IO; what
+blocks is called from a thread. Resources outlive their run when that is paused: the run that
+resumes it takes them over, with a new group, because limits may have changed and counters
+begin anew.
 """
 
 from __future__ import annotations

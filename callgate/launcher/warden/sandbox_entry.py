@@ -6,8 +6,8 @@ the agent's words; the agent's own standard error comes as another descriptor. b
 the report open for as long as it lives. So that the warden still learns of the moment of
 exec, it is handed a fresh pipe that nobody else has and that exec closes.
 
-Stdlib only, and of ours `libc`, `landlock`, `wire` and `shim`: the code of these modules is
-handed in, because callgate itself is not visible here.
+Stdlib only, and of ours `libc`, `landlock`, `warden_messages` and `shim`: the code of these
+modules is handed in, because callgate itself is not visible here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What `contextlib` would give, without the 4 ms that importing it costs at every launch.
 
-Modules that a warden loads (`warden`, `shim`, `mounts`, `leftovers`, `tree`, `wire`, `libc`
-and this one) import nothing that the interpreter has not already loaded or that is not a
-small C module; `typing` and `contextlib` alone would double the time of a launch. A test
-keeps it so.
+What a warden imports is already loaded by the interpreter, or a small C module: `typing` and
+`contextlib` alone would double the time of a launch. A test keeps it so.
 """
 
 from __future__ import annotations
