@@ -20,10 +20,10 @@ import msgspec
 import typer
 
 from callgate.cli.exec import AGENT
-from callgate.launcher.capture import Head, drain
-from callgate.launcher.entry import Launchers
+from callgate.launcher.capture import FirstBytes, drain
 from callgate.launcher.history import History, RunRecord, default_path
-from callgate.launcher.message import explain
+from callgate.launcher.limit_message import explain
+from callgate.launcher.plugins import Launchers
 from callgate.launcher.protocol import LaunchRefused
 from callgate.model import RequestIds
 
@@ -97,7 +97,7 @@ INTERRUPTED = Answer(None, error_class="CANCELLED", stop_reason="stop_requested"
 
 async def execute(spec: LaunchSpec) -> Answer:
     """Run the command to its end, whatever that is."""
-    stdout, stderr = Head(MAX_OUTPUT_BYTES), Head(MAX_OUTPUT_BYTES)
+    stdout, stderr = FirstBytes(MAX_OUTPUT_BYTES), FirstBytes(MAX_OUTPUT_BYTES)
     secrets = [
         os.environb[name] for name in map(os.fsencode, spec.env.secret) if name in os.environb
     ]
@@ -123,7 +123,7 @@ async def execute(spec: LaunchSpec) -> Answer:
 
 async def interact(spec: LaunchSpec) -> Answer:
     """Run the command with our terminal as its own; Ctrl-C is for the command, not for us."""
-    from callgate.launcher.terminal import Joined  # noqa: PLC0415  # not on Windows
+    from callgate.cli.terminal import Joined  # noqa: PLC0415  # not on Windows
 
     async with launched(spec) as started:
         if isinstance(started, Answer):

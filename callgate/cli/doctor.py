@@ -14,14 +14,13 @@ import msgspec
 import typer
 
 from callgate.cli import table
-from callgate.launcher import survey
-from callgate.launcher.levels import try_levels
-from callgate.launcher.probe import probes
+from callgate.launcher.doctor import find, try_levels
+from callgate.launcher.host import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from callgate.launcher.probe_acts import Finding
+    from callgate.launcher.doctor import Finding
 
 app = typer.Typer(name="doctor", add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,12 +49,10 @@ def doctor(
 
 def _find() -> list[Finding]:
     """Try everything, saying on a terminal what is being tried."""
-    host = survey.with_groups(survey.survey())
-    findings = []
     with _progress() as progress:
-        for probe in probes(host):
-            progress(probe.feature)
-            findings.append(probe.find())
+        progress("the host")
+        host = survey.with_sandbox(survey.with_groups(survey.survey()))
+        findings = list(find(host, progress))
         progress("levels")
         findings += asyncio.run(try_levels())
     return findings

@@ -8,9 +8,10 @@ Exit codes: 0 the command ended with 0, 1 it failed or a limit ended it (the JSO
 from __future__ import annotations
 
 import asyncio
+import inspect
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="exec", add_completion=False, pretty_exceptions_enable=False)
 
-DEFAULTS = {"memory": "512Mi", "cpu": "1000m", "disk": "1Gi", "pids": "64", "timeout": "60s"}
-"""The seeds' limits; a command that hangs for ever helps nobody."""
 AGENT = "exec"
 """Whose runs these are, in the history and in messages."""
 
@@ -47,23 +46,47 @@ def _count(text: object) -> int:
     raise UnitError("a whole number above zero")
 
 
-_LIMITS: dict[str, tuple[str, Callable[[object], int]]] = {
-    "memory": ("memory_bytes", units.size_bytes),
-    "cpu": ("cpu_millicores", units.millicores),
-    "pids": ("pids", _count),
-    "disk": ("disk_bytes", units.size_bytes),
-    "files": ("files", _count),
-    "open_files": ("open_files", _count),
-    "cpu_time": ("cpu_time_ns", units.duration_ns),
-    "timeout": ("wall_time_ns", units.duration_ns),
+class _Limit(NamedTuple):
+    """An option that is a limit."""
+
+    metavar: str
+    help: str
+    member: str
+    """Of `ResourceLimits`."""
+    read: Callable[[object], int]
+    default: str | None = None
+    bare: bool = False
+    """Whether a plain number has one meaning."""
+
+
+_BYTES, _TIME = units.size_bytes, units.duration_ns
+_LIMITS = {
+    "memory": _Limit("M", "Memory of all processes", "memory_bytes", _BYTES, "512Mi", bare=True),
+    "cpu": _Limit(
+        "C", "Share of processors, 500m or 0.5", "cpu_millicores", units.millicores, "1000m"
+    ),
+    "pids": _Limit("N", "Processes and threads", "pids", _count, "64"),
+    "disk": _Limit("D", "Bytes in the workspace", "disk_bytes", _BYTES, "1Gi", bare=True),
+    "files": _Limit("N", "Files in the workspace", "files", _count),
+    "open_files": _Limit("N", "Open files of a process", "open_files", _count),
+    "cpu_time": _Limit("T", "Processor time of a process", "cpu_time_ns", _TIME),
+    "timeout": _Limit("T", "Time from start to end", "wall_time_ns", _TIME, "60s"),
 }
-"""Option → member of `ResourceLimits`, and how it is read."""
-_BARE = ("memory", "disk")
-"""Where a plain number has one meaning."""
+"""The defaults are the seeds' limits; a command that hangs for ever helps nobody."""
 
 
-def _limit(metavar: str, what: str) -> Any:
-    return typer.Option(metavar=metavar, help=what, show_default=False)
+def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose first option is the level, an option for each limit."""
+    signature = inspect.signature(command, eval_str=True)
+    first, level, *others, _ = signature.parameters.values()
+    limits = []
+    for name, limit in _LIMITS.items():
+        text = f"{limit.help}; {limit.default}." if limit.default else f"{limit.help}."
+        option = typer.Option(metavar=limit.metavar, help=text, show_default=False)
+        annotation = Annotated[str | None, option]
+        limits.append(level.replace(name=name, default=None, annotation=annotation))
+    vars(command)["__signature__"] = signature.replace(parameters=[first, level, *limits, *others])
+    return command
 
 
 Command = Annotated[list[str], typer.Argument(metavar="CMD…", help="What to run.")]
@@ -71,14 +94,6 @@ LevelName = Annotated[
     Level | None,
     typer.Option(metavar="L", help="strict, standard (default), network or privileged."),
 ]
-Memory = Annotated[str | None, _limit("M", "Memory of all processes; 512Mi.")]
-Cpu = Annotated[str | None, _limit("C", "Share of processors, 500m or 0.5; 1000m.")]
-Pids = Annotated[str | None, _limit("N", "Processes and threads; 64.")]
-Disk = Annotated[str | None, _limit("D", "Bytes in the workspace; 1Gi.")]
-Files = Annotated[str | None, _limit("N", "Files in the workspace.")]
-OpenFiles = Annotated[str | None, _limit("N", "Open files of a process.")]
-CpuTime = Annotated[str | None, _limit("T", "Processor time of a process.")]
-Timeout = Annotated[str | None, _limit("T", "Time from start to end; 60s.")]
 Mounts = Annotated[
     list[str] | None,
     typer.Option(metavar="PATH[:rw]", help="A path that it sees; read-only without `:rw`."),
@@ -99,18 +114,11 @@ Tty = Annotated[bool, typer.Option("--tty", help="Give it this terminal; prints 
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@_with_limits
 def exec_command(
     command: Command,
     *,
     level: LevelName = None,
-    memory: Memory = None,
-    cpu: Cpu = None,
-    pids: Pids = None,
-    disk: Disk = None,
-    files: Files = None,
-    open_files: OpenFiles = None,
-    cpu_time: CpuTime = None,
-    timeout: Timeout = None,
     mount: Mounts = None,
     env: Variables = None,
     policy: PolicyFile = None,
@@ -118,27 +126,18 @@ def exec_command(
     launcher: LauncherName = None,
     allow_degraded: Degraded = False,
     tty: Tty = False,
+    **limits: str | None,
 ) -> None:
     """Run one command in containment and print what came of it as JSON.
 
     Any limit can be `unlimited`. Standard input is handed on unless it is a terminal.
     """
-    written = {
-        "memory": memory,
-        "cpu": cpu,
-        "pids": pids,
-        "disk": disk,
-        "files": files,
-        "open_files": open_files,
-        "cpu_time": cpu_time,
-        "timeout": timeout,
-    }
     base = _defaults(command) if policy is None else _from_policy(policy, agent, command)
-    spec = _narrowed(base, written)
+    spec = _narrowed(base, limits)
     if tty and "timeout" in spec.assumed:
         # A person at a terminal needs no default.
-        limits = msgspec.structs.replace(spec.limits, wall_time_ns=None)
-        spec = msgspec.structs.replace(spec, limits=limits)
+        unbounded = msgspec.structs.replace(spec.limits, wall_time_ns=None)
+        spec = msgspec.structs.replace(spec, limits=unbounded)
     spec = msgspec.structs.replace(
         spec,
         launcher=launcher or spec.launcher,
@@ -153,14 +152,14 @@ def exec_command(
 
 def _defaults(command: list[str]) -> LaunchSpec:
     """What holds without options: the seeds' limits."""
-    limits = {_LIMITS[name][0]: _read(name, text) for name, text in DEFAULTS.items()}
+    usual = {name: limit.default for name, limit in _LIMITS.items() if limit.default}
     return LaunchSpec(
         AGENT,
         tuple(command),
         level="standard",
         contained=True,
-        limits=ResourceLimits(**limits),
-        assumed=tuple(DEFAULTS),
+        limits=ResourceLimits(**_members(usual)),
+        assumed=tuple(usual),
         env=EnvSpec(pass_all=False),
     )
 
@@ -189,20 +188,24 @@ def _from_policy(file: Path, agent: str | None, command: list[str]) -> LaunchSpe
 
 def _narrowed(spec: LaunchSpec, written: dict[str, str | None]) -> LaunchSpec:
     """With the options in the place of what the policy or the defaults say."""
-    found = {name: _read(name, text) for name, text in written.items() if text is not None}
-    members = {_LIMITS[name][0]: value for name, value in found.items()}
+    found = {name: text for name, text in written.items() if text is not None}
     return msgspec.structs.replace(
         spec,
-        limits=msgspec.structs.replace(spec.limits, **members),
+        limits=msgspec.structs.replace(spec.limits, **_members(found)),
         assumed=tuple(name for name in spec.assumed if name not in found),
     )
+
+
+def _members(written: dict[str, str]) -> dict[str, int | None]:
+    return {_LIMITS[name].member: _read(name, text) for name, text in written.items()}
 
 
 def _read(name: str, text: str) -> int | None:
     if text == UNLIMITED:
         return None
     try:
-        return _LIMITS[name][1](int(text) if text.isdigit() and name in _BARE else text)
+        limit = _LIMITS[name]
+        return limit.read(int(text) if text.isdigit() and limit.bare else text)
     except UnitError as error:
         hint = "" if error.suggestion is None else f"; {error.suggestion}?"
         option = f"--{name.replace('_', '-')}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from callgate.launcher.entry import installed
+from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from callgate.errors import LimitInfo
     from callgate.gate.stdio import StdioGate
-    from callgate.launcher.entry import Launchers
     from callgate.launcher.history import History
+    from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import Run
     from callgate.model import AuditSpec
     from callgate.policy import Policy
@@ -116,7 +116,7 @@ def _open_standard_streams() -> None:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    from callgate.launcher.entry import Launchers
+    from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import LaunchRefused
 
     async with Launchers() as launcher:

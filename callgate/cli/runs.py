@@ -11,7 +11,7 @@ import typer
 
 from callgate.cli import table
 from callgate.launcher.history import History, RunRecord, default_path
-from callgate.launcher.message import duration, limit_text, size
+from callgate.launcher.limit_message import duration, limit_text, size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -268,7 +268,7 @@ class Supervisor:
     def _tell(self, agent: str, stopped: Stopped, decision: Again | Down, *, again: bool) -> None:
         """For people: what has ended it, and what follows."""
         if stopped.limit is not None:
-            from callgate.launcher.message import explain  # noqa: PLC0415  # only bad ends need it
+            from callgate.launcher.limit_message import explain  # noqa: PLC0415  # only bad ends need it
 
             text = explain(agent, stopped)
             if text:

@@ -18,23 +18,26 @@
 - `find_launcher(name)` finds another launcher by its entry point; see `protocol`. `Launchers()`
   does so for each spec, by its `launcher`.
 
-The layers: a *warden* (`process`, `warden`, `shim`) for every run; `cgroup` and `bwrap` for
-those that are contained. `plan` decides what is done, `builtin` does it.
+The layers: a *warden* for every run; a control group and `bwrap` for those that are contained.
+The rooms, by the process that runs their code: `plan` decides what is done, as data; `host`
+asks this host; `local` does it, in callgate's own process; `warden` is what runs outside of it.
+Beside them: `protocol` and `plugins`, which launcher it is; `capture`, `history`, `restart` and
+`limit_message`, for whoever keeps a run; `doctor`, which proves what a host can enforce.
 """
 
 from __future__ import annotations
 
 import sys
 
-from callgate.launcher.entry import Launchers, find_launcher
-from callgate.launcher.plan import LaunchPlan, Refusal, plan
+from callgate.launcher.plan.launch_plan import LaunchPlan, Refusal, plan
+from callgate.launcher.plugins import Launchers, find_launcher
 from callgate.launcher.protocol import Effect, Launcher, LaunchRefused, Run, Stopped
 from callgate.model import Usage
 
 if sys.platform == "win32":
-    from callgate.launcher.portable import PortableLauncher as LocalLauncher
+    from callgate.launcher.local.portable_launcher import PortableLauncher as LocalLauncher
 else:
-    from callgate.launcher.builtin import LocalLauncher
+    from callgate.launcher.local.local_launcher import LocalLauncher
 
 __all__ = [
     "Effect",

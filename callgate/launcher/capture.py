@@ -3,7 +3,7 @@
 A stream is read for as long as somebody holds its other end, so that the child never
 blocks on a full pipe, and passes through three small machines that do no IO: `Masker`
 replaces secret values, also where a value is split over two reads; `LineCap` cuts long
-lines; a sink keeps the first bytes (`Head`) or the last ones (`Ring`). What is over a
+lines; a sink keeps the first bytes (`FirstBytes`) or the last ones (`LastBytes`). What is over a
 bound is dropped as it comes: memory depends on the bounds and never on the child.
 
 Only values that are printed as they are can be masked: one that the child encodes,
@@ -139,7 +139,7 @@ class LineCap:
         return piece[:room] + mark
 
 
-class Head:
+class FirstBytes:
     """Keeps the first `max_bytes` of a stream, and of each line `max_line_bytes` if given."""
 
     __slots__ = ("_cap", "_kept", "_max", "truncated")
@@ -169,7 +169,7 @@ class Head:
         return text + "\n" + TRUNCATED if mark and self.truncated else text
 
 
-class Ring:
+class LastBytes:
     """Keeps the last `max_bytes` of a stream."""
 
     __slots__ = ("_cap", "_kept", "_max", "_wrapped")
@@ -207,7 +207,7 @@ class UntilReady:
 
     def __init__(self, show: Callable[[bytes], object]) -> None:
         self._show: Callable[[bytes], object] | None = show
-        self.ring = Ring()
+        self.ring = LastBytes()
 
     def feed(self, data: bytes) -> None:
         self.ring.feed(data)

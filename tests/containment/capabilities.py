@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher import survey, tree
-from callgate.launcher.bwrap import SCOPE_ABI
+from callgate.launcher.host import survey
+from callgate.launcher.plan.bwrap import SCOPE_ABI
+from callgate.launcher.warden import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from callgate.launcher.host import Host
+    from callgate.launcher.plan.capabilities import Host
 
 REQUIRED = frozenset(os.environ.get("CALLGATE_REQUIRE", "").split(",")) - {""}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from callgate.launcher import LaunchRefused
-from callgate.launcher.cgroup_site import SELF
+from callgate.launcher.host.cgroup_site import SELF
 from tests.containment.agents import MIB, close, next_id, run, spec
 from tests.containment.capabilities import this_host
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher.cgroup import CgroupError, Group, group_for
-from callgate.launcher.settings import CgroupPlan, Setting
+from callgate.launcher.host.cgroup import CgroupError, Group, group_for
+from callgate.launcher.plan.cgroup_plan import CgroupPlan, Setting
 from tests.containment.agents import MIB, PATIENCE_S
 from tests.containment.capabilities import need, this_host
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from callgate.launcher import LaunchRefused, LocalLauncher, holdings
-from callgate.launcher.terminal import Size, set_window_size
-from callgate.launcher.tree import descendants
-from callgate.launcher.workspace import RunDirectory, sweep
+from callgate.cli.terminal import Size, set_window_size
+from callgate.launcher import LaunchRefused, LocalLauncher
+from callgate.launcher.local import run_resources
+from callgate.launcher.local.workspace import RunDirectory, sweep
+from callgate.launcher.warden.tree import descendants
 from callgate.model import MountSpec, ResourceLimits
 from tests.conftest import FULL
 from tests.containment.agents import (
@@ -391,11 +392,11 @@ async def test_a_sweep_ends_and_removes_what_a_killed_callgate_and_warden_left(
     agent = spec(code, limits={"memory_bytes": 64 * MIB, "disk_bytes": MIB})
     left = await launcher.launch(agent, run_id=next_id())
     await read_line(left.stdout)
-    holdings = left.holdings
-    assert holdings is not None
-    assert holdings.directory is not None
-    tree = descendants(holdings.warden.pid)
-    forget(holdings.warden.pid, holdings.directory)
+    held = left.resources
+    assert isinstance(held, run_resources.RunResources)
+    assert held.directory is not None
+    tree = descendants(held.warden.pid)
+    forget(held.warden.pid, held.directory)
 
     swept = sweep(root)
 
@@ -459,7 +460,7 @@ async def test_a_launch_that_is_cancelled_while_a_thread_prepares_it_leaves_noth
     launcher: LocalLauncher, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()
-    make = holdings.make
+    make = run_resources.make
 
     def slowly(*arguments: Any) -> Any:
         made = make(*arguments)
@@ -467,7 +468,7 @@ async def test_a_launch_that_is_cancelled_while_a_thread_prepares_it_leaves_noth
         go_on.wait(PATIENCE_S)
         return made
 
-    monkeypatch.setattr(holdings, "make", slowly)
+    monkeypatch.setattr(run_resources, "make", slowly)
     agent = spec("input()", limits={"disk_bytes": MIB})
     launching = asyncio.create_task(launcher.launch(agent, run_id=next_id()))
     await eventually(entered.is_set)

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from callgate.launcher import LocalLauncher
-from callgate.launcher.host import Capability
-from callgate.launcher.tree import descendants
+from callgate.launcher.plan.capabilities import Capability
+from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, Level, MountSpec
 from tests.containment.agents import MIB, close, next_id, read_line, run, spec
 from tests.containment.capabilities import need, this_host

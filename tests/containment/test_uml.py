@@ -54,7 +54,7 @@ def boot(script: Path) -> str:
     done = subprocess.run(
         [
             *("linux.uml", "mem=512M", "rootfstype=hostfs", "rootflags=/", "ro"),
-            *(f"init={script}", "con=null", "con0=fd:0,fd:1", "quiet"),
+            *(f"init={script}", "con=null", "con0=fd:0,fd:1", "ignore_os_error"),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callgate.launcher.bwrap import Bind, Sandbox, arguments, is_below, sandbox
-from callgate.launcher.host import Command, Host
-from callgate.launcher.mounts import STAGE
+from callgate.launcher.plan.bwrap import Bind, Sandbox, arguments, is_below, sandbox
+from callgate.launcher.plan.capabilities import Command, Host
+from callgate.launcher.warden.warden_mounts import STAGE
 from callgate.model import LaunchSpec, MountSpec
 
 HOST = Host(

@@ -14,10 +14,10 @@ from callgate.launcher.capture import (
     MASK,
     TRUNCATED,
     Drain,
-    Head,
+    FirstBytes,
+    LastBytes,
     LineCap,
     Masker,
-    Ring,
     UntilReady,
     drain,
 )
@@ -101,7 +101,7 @@ def test_a_line_is_cut_the_same_in_however_many_pieces_it_came(
 def test_a_head_keeps_the_first_bytes_and_says_if_there_were_more(
     pieces: list[bytes], size: int
 ) -> None:
-    head = Head(size)
+    head = FirstBytes(size)
     for piece in pieces:
         head.feed(piece)
 
@@ -111,7 +111,7 @@ def test_a_head_keeps_the_first_bytes_and_says_if_there_were_more(
 
 
 def test_a_head_marks_its_end_once() -> None:
-    head = Head(4)
+    head = FirstBytes(4)
     for _ in range(3):
         head.feed(b"abc")
 
@@ -119,14 +119,14 @@ def test_a_head_marks_its_end_once() -> None:
 
 
 def test_a_head_that_lost_nothing_has_no_mark() -> None:
-    head = Head(3)
+    head = FirstBytes(3)
     head.feed(b"abc")
 
     assert head.text(mark=True) == "abc"
 
 
 def test_a_cut_line_counts_as_truncation() -> None:
-    head = Head(1000, max_line_bytes=2)
+    head = FirstBytes(1000, max_line_bytes=2)
     head.feed(b"ok\nlong\nok\n")
 
     assert head.truncated
@@ -134,21 +134,21 @@ def test_a_cut_line_counts_as_truncation() -> None:
 
 
 def test_a_character_that_the_cut_went_through_is_left_out() -> None:
-    head = Head(3)
+    head = FirstBytes(3)
     head.feed("aé€".encode())
 
     assert head.text() == "aé"
 
 
 def test_bytes_that_are_not_text_are_replaced() -> None:
-    head = Head(10)
+    head = FirstBytes(10)
     head.feed(b"a\xff")
 
     assert head.text() == "a\ufffd"
 
 
 def test_a_ring_keeps_the_last_lines() -> None:
-    ring = Ring(max_bytes=20, max_line_bytes=10)
+    ring = LastBytes(max_bytes=20, max_line_bytes=10)
     for number in range(100):
         ring.feed(b"line %d\n" % number)
 
@@ -156,7 +156,7 @@ def test_a_ring_keeps_the_last_lines() -> None:
 
 
 def test_one_long_line_does_not_push_the_others_out_of_a_ring() -> None:
-    ring = Ring()
+    ring = LastBytes()
     ring.feed(b"the cause\n")
     for _ in range(100):
         ring.feed(b"x" * 64 * 1024)
@@ -188,7 +188,7 @@ def test_a_broken_terminal_does_not_stop_the_reading_of_stderr() -> None:
 
 async def test_a_stream_is_read_to_its_end_and_its_descriptor_closed() -> None:
     read_end, write_end = os.pipe()
-    head = Head(100)
+    head = FirstBytes(100)
     reader = await drain(read_end, head, [b"secret"])
     os.write(write_end, b"a sec")
     os.write(write_end, b"ret, sec")
@@ -202,7 +202,7 @@ async def test_a_stream_is_read_to_its_end_and_its_descriptor_closed() -> None:
 
 async def test_a_stream_that_somebody_holds_open_is_given_up_in_time() -> None:
     read_end, write_end = os.pipe()
-    head = Head(100)
+    head = FirstBytes(100)
     reader = await drain(read_end, head)
     os.write(write_end, b"before")
 
@@ -222,7 +222,7 @@ async def write_until_refused(fd: int) -> None:
 
 async def test_the_end_of_a_terminal_is_an_end() -> None:
     master, slave = os.openpty()
-    head = Head(100)
+    head = FirstBytes(100)
     reader = await drain(master, head)
     os.write(slave, b"bye")
     os.close(slave)
@@ -233,7 +233,7 @@ async def test_the_end_of_a_terminal_is_an_end() -> None:
 
 async def test_closing_twice_is_harmless() -> None:
     read_end, write_end = os.pipe()
-    reader = await drain(read_end, Head(1))
+    reader = await drain(read_end, FirstBytes(1))
     reader.close()
     reader.close()
     os.close(write_end)
@@ -242,20 +242,20 @@ async def test_closing_twice_is_harmless() -> None:
 
 
 def test_a_reader_that_never_started_can_be_closed() -> None:
-    Drain(Head(1)).close()
+    Drain(FirstBytes(1)).close()
 
 
 MIB = 2**20
 FLOOD = textwrap.dedent("""
     import asyncio, os, sys
-    from callgate.launcher.capture import Head, Ring, drain
+    from callgate.launcher.capture import FirstBytes, LastBytes, drain
 
     def peak():
         status = open("/proc/self/status").read()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     async def main():
-        sinks = {"head": Head(2**20), "ring": Ring()}
+        sinks = {"head": FirstBytes(2**20), "ring": LastBytes()}
         writer = f"import os\\nfor _ in range({sys.argv[1]}): os.write(2, b'x' * 99 + b'y' * 2**20)"
         before = peak()
         for name, sink in sinks.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.launcher.cgroup_site import _mounts, _own, _place
+from callgate.launcher.host.cgroup_site import _mounts, _own, _place
 
 HYBRID = """\
 30 25 0:26 / /sys/fs/cgroup ro,nosuid shared:5 - tmpfs tmpfs ro,mode=755

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from callgate.launcher import survey
-from callgate.launcher.workspace import default_root
+from callgate.launcher.host import survey
+from callgate.launcher.local.workspace import default_root
 from tests.launcher.helpers import on_a_terminal
 
 if TYPE_CHECKING:

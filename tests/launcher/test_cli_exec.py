@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from callgate.cli import contained
 from callgate.cli import exec as exec_module
-from callgate.launcher import survey
+from callgate.cli.terminal import Size, set_window_size
 from callgate.launcher.history import History, default_path
-from callgate.launcher.terminal import Size, set_window_size
+from callgate.launcher.host import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher.command import find
+from callgate.launcher.host.command import find
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.launcher import survey
+from callgate.launcher.host import survey
 
 ROOT = Path(__file__).parents[2] / "docs"
 PAGES = [

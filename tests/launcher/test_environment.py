@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callgate.launcher import environment
+from callgate.launcher.plan import environment
 from callgate.model import EnvSpec, LaunchSpec
 
 HOST = {"PATH": "/opt/bin:/usr/bin", "HOME": "/home/alice", "LANG": "C.UTF-8", "KEY": "s", "X": "1"}

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
-from callgate.launcher.life import _decode
-from callgate.launcher.process import Exit
-from callgate.launcher.tree import descendants
+from callgate.launcher.local.local_run import _decode
+from callgate.launcher.local.run_resources import RunResources
+from callgate.launcher.local.warden_client import Exit
+from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, LaunchSpec
 from tests.conftest import FULL
 from tests.containment.agents import (
@@ -276,7 +277,8 @@ async def test_an_agent_dies_with_a_warden_that_is_killed(launcher: LocalLaunche
     code = "import os, time\nif os.fork() == 0: time.sleep(600)\nprint('up', flush=True); input()"
     started = await launcher.launch(free(code), run_id=next_id())
     await read_line(started.stdout)
-    warden = started.holdings.warden.pid if started.holdings is not None else 0
+    assert isinstance(started.resources, RunResources)
+    warden = started.resources.warden.pid
     tree = descendants(warden)
 
     os.kill(warden, signal.SIGKILL)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from callgate.errors import LimitInfo
-from callgate.launcher.message import duration, explain, limit_text, size
+from callgate.launcher.limit_message import duration, explain, limit_text, size
 from callgate.launcher.protocol import LIMIT_REASONS, Stopped
 
 MIB = 2**20

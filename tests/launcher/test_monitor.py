@@ -1,142 +1,143 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from callgate.errors import LimitInfo
-from callgate.launcher.monitor import WATCHED, Bounds, End, Judgement, Look, Warned, judge
-from callgate.launcher.protocol import LIMIT_REASONS
+from callgate.launcher.local.limit_check import Bounds, Sample
+from callgate.launcher.local.monitor import Sampler
 from callgate.model import ResourceLimits, Usage
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 NONE = ResourceLimits()
-EVERYTHING = ResourceLimits(memory_bytes=100, pids=100, disk_bytes=100, files=100, connections=100)
+MEMORY = Bounds("agent:web", ResourceLimits(memory_bytes=100), NONE)
+DISK = Bounds("agent:web", ResourceLimits(disk_bytes=100), NONE)
+MS = 1_000_000
 
 
-def bounds(
-    limits: ResourceLimits = NONE,
-    shadow: ResourceLimits = NONE,
-    kernel: frozenset[str] = frozenset(),
-) -> Bounds:
-    return Bounds("agent:web", limits, shadow, kernel)
+def used(*memory: int) -> Iterator[Sample]:
+    return iter([Sample(Usage(memory_bytes=one)) for one in memory])
 
 
-def memory(used: int | None) -> Look:
-    return Look(Usage(memory_bytes=used))
+async def test_a_run_is_warned_once_and_must_end_above_its_limit() -> None:
+    looks = used(10, 95, 96, 101)
+    warnings: list[LimitInfo] = []
+    sampler = Sampler(lambda: next(looks), MEMORY, on_warning=warnings.append)
+
+    ends = [await sampler.sample_once() for _ in range(4)]
+
+    end = LimitInfo("memory", "agent:web", 100, 101)
+    assert ends == [None, None, None, end]
+    assert warnings == [LimitInfo("memory", "agent:web", 100, 95)]
 
 
-MEMORY = bounds(ResourceLimits(memory_bytes=100))
+async def test_the_peak_is_the_highest_of_all_looks() -> None:
+    looks = used(30, 80, 20)
+    sampler = Sampler(lambda: next(looks), MEMORY)
+    for _ in range(3):
+        await sampler.sample_once()
+
+    assert sampler.usage == Usage(memory_bytes=20, memory_peak_bytes=80)
 
 
-def info(kind: str, usage: int | None, limit: int = 100) -> LimitInfo:
-    return LimitInfo(kind, "agent:web", limit, usage)
+async def test_a_peak_that_the_kernel_knows_counts_too() -> None:
+    sampler = Sampler(lambda: Sample(Usage(memory_bytes=1, memory_peak_bytes=9)), MEMORY)
+    await sampler.sample_once()
+
+    assert sampler.usage.memory_peak_bytes == 9
 
 
-def test_below_ninety_percent_there_is_nothing_to_say() -> None:
-    assert judge((), memory(89), MEMORY) == Judgement(frozenset())
+async def test_processor_time_of_processes_that_have_ended_is_not_forgotten() -> None:
+    looks = iter([Sample(Usage(cpu_ns=cpu_ns)) for cpu_ns in (5, 9, 2, None)])
+    sampler = Sampler(lambda: next(looks), MEMORY)
+    seen = []
+    for _ in range(4):
+        await sampler.sample_once()
+        seen.append(sampler.usage.cpu_ns)
+
+    assert seen == [5, 9, 9, 9]
 
 
-def test_ninety_percent_is_a_warning_and_no_end() -> None:
-    judgement = judge((), memory(90), MEMORY)
+async def test_a_workspace_that_hangs_counts_as_exceeded() -> None:
+    hang = threading.Event()
 
-    assert judgement.warnings == (Warned(info("memory", 90)),)
-    assert judgement.end is None
+    def look() -> Sample:
+        hang.wait(60)
+        return Sample(Usage())
 
+    sampler = Sampler(look, DISK, hang_ns=10 * MS)
+    async with asyncio.timeout(10):
+        end = await sampler.sample_once()
+    hang.set()
 
-def test_a_usage_that_trembles_at_the_mark_is_one_warning() -> None:
-    warnings, near = 0, frozenset[str]()
-    for used in [90, 89, 91, 81, 95]:
-        judgement = judge(near, memory(used), MEMORY)
-        warnings, near = warnings + len(judgement.warnings), judgement.near
-
-    assert warnings == 1
-
-
-def test_after_it_was_far_below_it_warns_again() -> None:
-    warnings, near = 0, frozenset[str]()
-    for used in [95, 79, 95]:
-        judgement = judge(near, memory(used), MEMORY)
-        warnings, near = warnings + len(judgement.warnings), judgement.near
-
-    assert warnings == 2
+    assert end == LimitInfo("disk", "agent:web", 100, None)
 
 
-def test_a_look_that_saw_nothing_does_not_warn_again() -> None:
-    near = judge((), memory(95), MEMORY).near
-    near = judge(near, memory(None), MEMORY).near
+async def test_without_a_limit_on_the_workspace_a_slow_look_is_awaited_and_not_repeated() -> None:
+    hang = threading.Event()
+    looks = 0
 
-    assert judge(near, memory(95), MEMORY).warnings == ()
+    def look() -> Sample:
+        nonlocal looks
+        looks += 1
+        hang.wait(60)
+        return Sample(Usage(memory_bytes=7))
 
+    sampler = Sampler(look, MEMORY, hang_ns=MS)
+    looking = asyncio.create_task(sampler.sample_once())
+    await asyncio.wait([looking], timeout=0.1)
+    assert (looking.done(), looks) == (False, 1)
+    hang.set()
 
-def test_all_of_a_limit_may_be_used() -> None:
-    assert judge((), memory(100), MEMORY).end is None
-
-
-@pytest.mark.parametrize("kind", sorted(WATCHED))
-def test_above_its_limit_a_run_must_end(kind: str) -> None:
-    look = Look(Usage(**{WATCHED[kind]: 101}))
-
-    judgement = judge((), look, bounds(EVERYTHING))
-
-    assert judgement.end == End(LIMIT_REASONS[kind], info(kind, 101))
-
-
-@pytest.mark.parametrize("kind", sorted(WATCHED))
-def test_what_the_kernel_holds_is_not_ended_by_us_but_warned_of(kind: str) -> None:
-    look = Look(Usage(**{WATCHED[kind]: 101}))
-
-    judgement = judge((), look, bounds(EVERYTHING, kernel=frozenset({kind})))
-
-    assert judgement.end is None
-    assert judgement.warnings == (Warned(info(kind, 101)),)
+    async with asyncio.timeout(10):
+        assert await looking is None
+    assert sampler.usage.memory_bytes == 7
 
 
-def test_what_cannot_be_counted_counts_as_exceeded() -> None:
-    look = Look(Usage(), frozenset({"disk", "files"}))
+async def test_the_loop_goes_on_while_a_look_takes_its_time() -> None:
+    hang = threading.Event()
 
-    judgement = judge((), look, bounds(ResourceLimits(files=100)))
+    def look() -> Sample:
+        hang.wait(60)
+        return Sample(Usage())
 
-    assert judgement.end == End("file_count_limit", info("files", None))
+    looking = asyncio.create_task(Sampler(look, MEMORY).sample_once())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not looking.done()
+    hang.set()
 
-
-def test_what_cannot_be_counted_and_has_no_limit_is_no_matter() -> None:
-    look = Look(Usage(), frozenset({"disk", "files"}))
-
-    assert judge((), look, MEMORY) == Judgement(frozenset())
-
-
-def test_a_limit_in_shadow_mode_warns_when_it_is_reached_and_never_ends() -> None:
-    shadow = bounds(shadow=ResourceLimits(memory_bytes=100))
-    assert judge((), memory(99), shadow).warnings == ()
-
-    judgement = judge((), memory(1000), shadow)
-
-    assert judgement.end is None
-    assert judgement.warnings == (Warned(info("memory", 1000)),)
-    assert judge(judgement.near, memory(1000), shadow).warnings == ()
+    async with asyncio.timeout(10):
+        assert await looking is None
 
 
-def test_a_busy_processor_is_never_an_end() -> None:
-    look = Look(Usage(cpu_ns=10**18))
+async def test_a_fault_of_a_look_is_raised() -> None:
+    def look() -> Sample:
+        raise ZeroDivisionError
 
-    judgement = judge((), look, bounds(ResourceLimits(cpu_millicores=1, cpu_time_ns=1)))
-
-    assert judgement == Judgement(frozenset())
-
-
-USES = st.lists(st.one_of(st.none(), st.integers(0, 200)), max_size=50)
+    with pytest.raises(ZeroDivisionError):
+        await Sampler(look, MEMORY).sample_once()
 
 
-@given(USES)
-def test_between_two_warnings_it_was_far_below(uses: list[int | None]) -> None:
-    near = frozenset[str]()
-    kernel = bounds(ResourceLimits(memory_bytes=100), kernel=frozenset({"memory"}))
-    lowest = 0
-    for used in uses:
-        judgement = judge(near, memory(used), kernel)
-        near = judgement.near
-        if used is not None:
-            lowest = min(lowest, used)
-        if judgement.warnings:
-            assert lowest < 80
-            lowest = 200
+async def test_a_cancelled_watch_leaves_a_late_look_without_a_trace() -> None:
+    hang = threading.Event()
+    finished = threading.Event()
+
+    def look() -> Sample:
+        hang.wait(60)
+        finished.set()
+        return Sample(Usage())
+
+    looking = asyncio.create_task(Sampler(look, MEMORY).sample_once())
+    await asyncio.sleep(0)
+    looking.cancel()
+    await asyncio.wait([looking])
+    hang.set()
+
+    assert await asyncio.to_thread(finished.wait, 10)
+    assert looking.cancelled()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.launcher.tree import parent_of
-from callgate.launcher.workspace import sweep
+from callgate.launcher.local.workspace import sweep
+from callgate.launcher.warden.tree import parent_of
 from tests.conftest import FULL
 from tests.containment.agents import PATIENCE_S
 from tests.containment.capabilities import need

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from callgate.launcher.host import Capability, Cgroups, Command, Host
-from callgate.launcher.levels import _weaker
+from callgate.launcher.doctor import _weaker
 from callgate.launcher.plan import NOT_ASKED, LaunchPlan, Refusal, plan
+from callgate.launcher.plan.capabilities import Capability, Cgroups, Command, Host
 from callgate.launcher.protocol import Effect, LaunchRefused, gaps_text
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 

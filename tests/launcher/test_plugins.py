@@ -148,7 +148,7 @@ async def test_a_launcher_that_fails_to_close_does_not_spare_the_others(
             closed.append(self.name)
             raise OSError(self.name)
 
-    monkeypatch.setattr("callgate.launcher.entry.find_launcher", Closing)
+    monkeypatch.setattr("callgate.launcher.plugins.find_launcher", Closing)
     launchers = Launchers()
     for name in ("one", "other"):
         launchers.named(LaunchSpec("web", ("x",), launcher=name))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
+import callgate.launcher as launcher_package
 from callgate.launcher import LaunchRefused
-from callgate.launcher.kill import kill_tree
-from callgate.launcher.portable import PortableLauncher
+from callgate.launcher.host.process_tree import kill_tree
+from callgate.launcher.local.portable_launcher import PortableLauncher
 from tests.containment.agents import (
     MIB,
     PATIENCE_S,
@@ -46,6 +49,50 @@ async def test_a_run_reads_writes_and_ends() -> None:
         stopped = await started.wait()
         os.close(started.stderr)
     assert (stopped.reason, stopped.state, stopped.exit_code) == ("exited", "crashed", 3)
+
+
+async def test_a_command_that_cannot_be_started_is_refused_and_leaves_nothing_open() -> None:
+    agent = msgspec.structs.replace(spec("", contained=False), command=(sys.executable, "a\0b"))
+    async with PortableLauncher() as launcher:
+        before = count_open()
+        with pytest.raises(LaunchRefused) as refused:
+            await launcher.launch(agent, run_id=next_id())
+        after = count_open()
+
+    assert (refused.value.stage, after) == ("exec", before)
+
+
+def count_open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
+
+
+async def test_an_end_is_told_where_signals_have_fewer_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with PortableLauncher() as launcher:
+        started = await launcher.launch(spec("raise SystemExit(9)"), run_id=next_id())
+        monkeypatch.delattr(signal, "SIGKILL")
+        async with asyncio.timeout(PATIENCE_S):
+            stopped = await started.wait()
+        close(started)
+
+    assert (stopped.reason, stopped.exit_code, stopped.signal) == ("exited", 9, None)
+
+
+UNIX_ONLY = """
+import asyncio, psutil, sys
+for name in ("fcntl", "resource", "termios", "callgate.launcher.warden.libc"):
+    sys.modules[name] = None
+package = sys.modules["callgate.launcher"] = type(sys)("callgate.launcher")
+package.__path__ = [sys.argv[1]]
+import callgate.launcher.local.portable_launcher, callgate.launcher.local.usage_readers
+"""
+
+
+def test_nothing_that_only_unix_has_is_imported() -> None:
+    here = str(Path(launcher_package.__file__).parent)
+
+    subprocess.run([sys.executable, "-c", UNIX_ONLY, here], check=True, timeout=60)
 
 
 async def test_a_kill_ends_the_tree() -> None:

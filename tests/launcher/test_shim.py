@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
+import subprocess
 import sys
 
 import pytest
 
-from callgate.launcher import shim
+from callgate.launcher.warden import shim, warden
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/cgroup")
 
@@ -47,3 +50,20 @@ def test_a_report_is_bounded_and_told_from_other_peoples_words() -> None:
 
     assert said.startswith(b"\0exec\0xxx")
     assert len(said) == shim.MAX_ERROR_BYTES
+
+
+def test_an_agent_that_ended_before_it_was_found_is_not_mistaken_for_its_sandbox() -> None:
+    agents_warden = warden.Warden.__new__(warden.Warden)
+    agents_warden._poll = select.poll()
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    with ours, theirs, subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as alone:
+        job = warden.RunningAgent(alone.pid, theirs, is_sandboxed=True)
+
+        agents_warden._executing(job, reading)
+
+        assert alone.stdin is not None
+        alone.stdin.close()
+    os.close(reading)
+    os.close(writing)
+    assert (job.target, job.inner) == (alone.pid, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher.terminal import Joined, Size, set_window_size, window_size
+from callgate.cli.terminal import Joined, Size, set_window_size, window_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

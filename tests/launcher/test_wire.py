@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.launcher.wire import Frames, frame, pack_fds, unpack_fds
+from callgate.launcher.warden.warden_messages import MessageDecoder, frame, pack_fds, unpack_fds
 
 MESSAGES = st.lists(
     st.dictionaries(st.text(max_size=8), st.integers() | st.text() | st.binary() | st.none()),
@@ -19,7 +19,7 @@ def test_messages_arrive_whole_however_they_are_cut(
 ) -> None:
     data = b"".join(frame(message) for message in messages)
     found: list[dict[str, object]] = []
-    frames, at = Frames(), 0
+    frames, at = MessageDecoder(), 0
     while at < len(data):
         size = cuts[at % len(cuts)]
         found += frames.feed(data[at : at + size])

@@ -1,0 +1,203 @@
+"""A plan, made concrete for one run: what the warden and the shim are told to do.
+
+The job is a plain dictionary, because it crosses to a process that knows none of our
+classes. The environment's values are in it and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+from functools import cache
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from callgate.launcher.host import seccomp
+from callgate.launcher.local.workspace import PARTS
+from callgate.launcher.plan import bwrap, environment
+from callgate.launcher.warden import warden_mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from callgate.launcher.host.cgroup import Group
+    from callgate.launcher.local.workspace import RunDirectory
+    from callgate.launcher.plan.capabilities import Host
+    from callgate.launcher.plan.launch_plan import LaunchPlan
+    from callgate.model import LaunchSpec
+
+_INSIDE = ("libc", "landlock", "warden_messages", "shim", "sandbox_entry")
+"""Our modules that run in the sandbox, each after those it imports."""
+_PACKAGE = "callgate.launcher.warden"
+_BOOT = """
+import marshal, sys
+with open(int(sys.argv[1]), "rb") as file:
+    job, modules = marshal.load(file)
+package = sys.modules["callgate.launcher.warden"] = type(sys)("callgate.launcher.warden")
+for name, code in modules:
+    module = type(sys)(name)
+    sys.modules["callgate.launcher.warden." + name] = module
+    setattr(package, name, module)
+    exec(code, module.__dict__)
+module.main(job, int(sys.argv[2]))
+"""
+_OVERHEAD_INODES = 1 + len(PARTS)
+"""Directories in a tmpfs workspace that are ours, not the agent's."""
+
+
+class JobInputs(NamedTuple):
+    """What a job needs to know of the run beside its plan."""
+
+    host: Host
+    environ: Mapping[str, str]
+    directory: RunDirectory | None
+    group: Group | None
+    token: str | None
+
+
+def make(
+    spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the message, and descriptors that go with it; the caller closes these afterwards."""
+    join, shown = ({}, {}) if inputs.group is None else inputs.group.join_handles()
+    keep = {} if inputs.group is None else inputs.group.kill_handles()
+    directory = inputs.directory
+    if directory is not None:
+        keep["lock"] = os.dup(directory.lock)
+    runtime = spec.protocol == "runtime"
+    job: dict[str, Any] = {
+        "argv": list(plan.argv),
+        "args": [],
+        "data": {},
+        "env": _environment(spec, plan, inputs),
+        "env_fds": {environment.CHANNEL_VARIABLE: "channel"} if runtime else {},
+        "cwd": spec.cwd or _cwd(plan, directory),
+        "cgroups": shown,
+        "rlimits": [list(limit) for limit in plan.rlimits],
+        "drop": None if plan.drop is None else [plan.drop, plan.drop],
+        "no_new_privs": plan.no_new_privs and plan.sandbox is None,
+        "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
+        "inherit": ["channel"] if runtime else [],
+        "terminal": spec.terminal,
+        "keep": list(keep),
+        "mounts": None,
+        "leftovers": {
+            "cgroups": [] if inputs.group is None else [str(path) for path in inputs.group.paths],
+            "directory": None if directory is None else str(directory.path),
+        },
+    }
+    if plan.sandbox is not None and directory is not None:
+        _sandbox(job, plan, inputs, directory)
+    return job, {**join, **keep}
+
+
+def _sandbox(
+    job: dict[str, Any], plan: LaunchPlan, inputs: JobInputs, directory: RunDirectory
+) -> None:
+    """Put bwrap in front of the agent, and our last step between them."""
+    sandbox, workspace, host = plan.sandbox, plan.workspace, inputs.host
+    assert sandbox is not None  # noqa: S101  # asked by the caller
+    staged = host.uid == 0
+    sources = [bind.path for bind in sandbox.binds] if staged else []
+    places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
+    place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
+    tmpfs = workspace is not None and workspace.tmpfs
+    owner = None if plan.drop is None else [plan.drop, plan.drop]
+    if staged or tmpfs:
+        job["mounts"] = {
+            "workspace": str(directory.workspace) if tmpfs else None,
+            "options": _tmpfs_options(plan),
+            "directories": list(PARTS),
+            "owner": owner,
+            "stage": str(directory.stage) if staged else None,
+            "sources": [*sources, str(directory.workspace)],
+            "unmount": [
+                *([warden_mounts.STAGE, str(directory.stage)] if staged else []),
+                *([str(directory.workspace)] if tmpfs else []),
+            ],
+        }
+    uid = host.uid if plan.drop is None else plan.drop
+    files = bwrap.files(sandbox, uid, uid if staged else os.getegid())
+    job["data"] = {name: text.encode() for name, text in files.items()} | {
+        "seccomp": seccomp.program() if sandbox.seccomp else b"",
+        "inside": _inside(job, plan),
+    }
+    job["args"] = bwrap.arguments(sandbox, places, place)
+    last = [host.interpreter, "-I", "-S", "-c", _BOOT, "{inside}", "{stderr}"]
+    job["argv"] = [host.bwrap_path, "--args", "{args}", "--", *last]
+    job["cwd"] = "/"
+    job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
+    job["inherit"] = [*job["inherit"], "stderr"]
+    job["terminal"] = False
+
+
+def _tmpfs_options(plan: LaunchPlan) -> str:
+    options = ["mode=711"]
+    workspace = plan.workspace
+    if workspace is not None and workspace.size_bytes is not None:
+        options.append(f"size={workspace.size_bytes}")
+    if workspace is not None and workspace.files is not None:
+        inodes = workspace.files + _OVERHEAD_INODES + _mount_points(plan)
+        options.append(f"nr_inodes={inodes}")
+    return ",".join(options)
+
+
+def _mount_points(plan: LaunchPlan) -> int:
+    """Count directories and files that bwrap makes in the agent's /tmp to mount on."""
+    binds = () if plan.sandbox is None else plan.sandbox.binds
+    below = [bind.path for bind in binds if bwrap.is_below(bind.path, environment.TEMPORARY)]
+    parents = {str(parent) for path in below for parent in PurePosixPath(path).parents}
+    own = {path for path in (*below, *parents) if path != environment.TEMPORARY}
+    return sum(bwrap.is_below(path, environment.TEMPORARY) for path in own)
+
+
+def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
+    sandbox = plan.sandbox
+    landlock = None if sandbox is None else sandbox.landlock
+    rules = None
+    if landlock is not None:
+        rules = (landlock.abi, list(landlock.writable), landlock.tcp, landlock.scoped)
+    step = {
+        "argv": list(plan.argv),
+        "landlock": rules,
+        "rlimits": [list(limit) for limit in plan.late_rlimits],
+        "terminal": job["terminal"],
+        "variables": [*job["env"], *job["env_fds"], "PWD"],
+    }
+    return marshal.dumps((step, _modules()))
+
+
+@cache
+def _modules() -> tuple[tuple[str, Any], ...]:
+    """Return the code of the modules that run in the sandbox; it has the same interpreter."""
+    found = []
+    for name in _INSIDE:
+        spec = importlib.util.find_spec(f"{_PACKAGE}.{name}")
+        loader: Any = None if spec is None else spec.loader
+        found.append((name, loader.get_code(f"{_PACKAGE}.{name}")))
+    return tuple(found)
+
+
+def _environment(spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs) -> dict[str, str]:
+    seen: str | None = None
+    if plan.sandbox is not None:
+        seen = environment.WORKSPACE
+    elif inputs.directory is not None and plan.workspace is not None:
+        seen = str(_files(inputs.directory.workspace))
+    env = environment.build(spec, inputs.environ, seen, plan.argv[0])
+    if inputs.token is not None:
+        env[environment.TOKEN_VARIABLE] = inputs.token
+    return env
+
+
+def _cwd(plan: LaunchPlan, directory: RunDirectory | None) -> str:
+    """Ours, unless a sandbox should have been there: then what it would have begun in."""
+    if plan.level == "privileged" or directory is None:
+        return os.getcwd()  # noqa: PTH109  # a plain string goes over
+    return str(_files(directory.workspace))
+
+
+def _files(workspace: Path) -> Path:
+    return workspace / PARTS[0]

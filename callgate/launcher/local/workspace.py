@@ -1,0 +1,166 @@
+"""A run's directory on the host: who owns it, what it holds, and when it is stale.
+
+    <root>/<run>/lock        locked as long as callgate or the warden lives
+                 cgroups     where the run's groups are, for whoever sweeps
+                 workspace/  files/ and tmp/, which the agent sees as /workspace and /tmp
+                 stage/      a mount point of the warden's
+
+The lock is a kernel lock on an open file that callgate shares with the warden: nobody has
+to be asked whether a pid is still the same process. A directory whose lock can be taken
+belongs to nobody, so a sweep kills what is left in its groups and removes it all.
+
+When callgate is root the root is below /var/lib and open for passing through, because the
+agent is another user then.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from callgate.launcher.warden import leftovers
+from callgate.launcher.warden.tree import parent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LOCK = "lock"
+CGROUPS = "cgroups"
+WORKSPACE = "workspace"
+STAGE = "stage"
+PARTS = ("files", "tmp")
+"""What the agent sees as `/workspace` and as `/tmp`; both count."""
+
+
+def default_root() -> Path:
+    """Return where runs keep what they leave on disk."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/callgate/runs")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "callgate" / "runs"
+
+
+class RunDirectory:
+    """One run's directory, locked while this object or the warden lives."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+        """An open descriptor; `close` closes it."""
+
+    @classmethod
+    def make(cls, root: Path, name: str, cgroups: Sequence[Path]) -> RunDirectory:
+        """Make it, with the record of groups that do not exist yet."""
+        _make_root(root)
+        path = root / name
+        with _turn(root, fcntl.LOCK_SH):
+            path.mkdir(_mode())
+            lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        directory = cls(path, lock)
+        directory.record(cgroups)
+        return directory
+
+    def record(self, cgroups: Sequence[Path]) -> None:
+        """Write down which groups the run has, or will have in a moment."""
+        text = "".join(f"{each}\n" for each in cgroups)
+        (self.path / CGROUPS).write_text(text, encoding="utf-8")
+
+    @property
+    def workspace(self) -> Path:
+        """Holds the parts, or is where they are mounted."""
+        return self.path / WORKSPACE
+
+    @property
+    def stage(self) -> Path:
+        """A mount point."""
+        return self.path / STAGE
+
+    def prepare(self, *, parts: bool, owner: int | None) -> None:
+        """Make the workspace; its parts too, unless something is mounted over it."""
+        self.stage.mkdir(_mode())
+        self.workspace.mkdir(_mode())
+        if not parts:
+            return
+        for name in PARTS:
+            part = self.workspace / name
+            part.mkdir(0o700)
+            if owner is not None:
+                os.chown(part, owner, owner)
+
+    def close(self) -> None:
+        """Let go of the lock; the warden may hold it still."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+def sweep(root: Path) -> int:
+    """Remove what dead runs left, and kill what is in their groups; return how many."""
+    if not root.is_dir():
+        return 0
+    swept = 0
+    with _turn(root, fcntl.LOCK_EX):
+        for path in list(root.iterdir()):
+            if path.is_dir() and not path.is_symlink() and _is_stale(path):
+                _remove(path)
+                swept += 1
+    return swept
+
+
+def _is_stale(path: Path) -> bool:
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True  # its maker died before it could lock; our turn says that nobody is at it
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _remove(path: Path) -> None:
+    groups: list[str] = []
+    with suppress(OSError):
+        groups = (path / CGROUPS).read_text(encoding="utf-8").splitlines()
+    for group in groups:
+        _end_group(Path(group))
+    leftovers.remove({"cgroups": groups, "directory": str(path)}, None)
+
+
+def _end_group(group: Path) -> None:
+    with suppress(OSError):
+        for pid in (group / "cgroup.procs").read_text().split():
+            if parent_of(int(pid)) is not None:
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _mode() -> int:
+    return 0o711 if os.geteuid() == 0 else 0o700
+
+
+def _make_root(root: Path) -> None:
+    root.mkdir(parents=True, exist_ok=True, mode=_mode())
+    status = root.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(13, "belongs to, or can be written by, somebody else", str(root))
+
+
+@contextmanager
+def _turn(root: Path, kind: int) -> Iterator[None]:
+    """Nobody sweeps while somebody makes a directory."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, kind)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,177 @@
+"""A sandbox, as data, and as the arguments of `bwrap` that make it.
+
+Pure. The root is empty but for what is listed here; everything is read-only but the
+workspace, `/tmp` (a part of the workspace), a small `/dev/shm`, and the mounts that the
+policy made writable at a level that allows it. Variables never go through arguments, which
+everybody can read.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from callgate.launcher.plan.environment import TEMPORARY, WORKSPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from callgate.launcher.plan.capabilities import Command, Host
+    from callgate.model import LaunchSpec, Level
+
+ROOT_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Links into /usr on merged systems; directories of their own elsewhere."""
+ROOT_PATHS = ("/usr", "/etc/ld.so.cache", "/etc/alternatives")
+NETWORK_PATHS = (
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+)
+"""To find a host by name and to know whom one talks to."""
+
+SHM_BYTES = 64 * 1024 * 1024
+"""Docker's default for /dev/shm; its pages count as memory."""
+EXTRA_PIDS = 2
+"""bwrap and the namespace's first process, which are in the run's group too."""
+NAMESPACES = ("user", "pid", "ipc", "uts", "cgroup")
+
+TCP_ABI = 4
+"""The version of landlock that knows TCP ports."""
+SCOPE_ABI = 6
+"""The version that can keep abstract sockets and signals of others away."""
+
+TcpRule = Literal["free", "connect", "none"]
+_TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
+"""At `standard` a network namespace of its own is enough, and its own loopback is useful."""
+
+
+class Bind(msgspec.Struct, frozen=True, gc=False):
+    """A path of the host at the same path of the sandbox."""
+
+    path: str
+    writable: bool = False
+
+
+class LandlockPlan(msgspec.Struct, frozen=True):
+    """A second wall inside the first: what may be written, which sockets may be used."""
+
+    abi: int
+    writable: tuple[str, ...]
+    tcp: TcpRule
+    scoped: bool
+    """No abstract sockets of, and no signals to, processes outside."""
+
+
+class Sandbox(msgspec.Struct, frozen=True):
+    """What the agent sees and may do."""
+
+    network: bool
+    binds: tuple[Bind, ...]
+    links: tuple[tuple[str, str], ...]
+    cwd: str
+    landlock: LandlockPlan | None
+    seccomp: bool
+
+
+def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) -> Sandbox:
+    """Return the sandbox of a level."""
+    root = [path for path in host.root_paths if path in ROOT_PATHS]
+    root += [path for path in ROOT_LINKS if path in host.root_paths]
+    if spec.level == "network":
+        root += [path for path in NETWORK_PATHS if path in host.root_paths]
+    reaches = [*command.reaches, host.interpreter_prefix]
+    binds = {path: Bind(path) for path in (*root, *reaches)}
+    for mount in spec.mounts:
+        path = str(PurePosixPath(mount.path))
+        binds[path] = Bind(path, not mount.read_only and spec.level != "strict")
+    kept = _without_covered(binds)
+    writable_paths = tuple(bind.path for bind in kept if bind.writable)
+    landlock = landlock_plan(spec.level, host.landlock_abi, writable_paths)
+    return Sandbox(
+        network=spec.level == "network",
+        binds=kept,
+        links=tuple(sorted(host.root_links.items())),
+        cwd=spec.cwd or WORKSPACE,
+        landlock=landlock,
+        seccomp=seccomp,
+    )
+
+
+def landlock_plan(level: Level, abi: int, writable: tuple[str, ...]) -> LandlockPlan | None:
+    """Return the rules of a level, as far as the kernel knows them."""
+    if abi == 0:
+        return None
+    tcp: TcpRule = "free"
+    if abi >= TCP_ABI:
+        tcp = _TCP_RULES.get(level, "free")
+    places = (WORKSPACE, TEMPORARY, "/dev", *writable)
+    return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI)
+
+
+def arguments(plan: Sandbox, sources: Mapping[str, str], workspace: str) -> list[str]:
+    """Return options of bwrap; words in braces are descriptors, filled in by the shim.
+
+    `sources` says where a path is to be found if not at itself (the stage), and `workspace`
+    is the directory with the agent's files and its `/tmp`.
+    """
+    words = [f"--unshare-{name}" for name in NAMESPACES]
+    words += [] if plan.network else ["--unshare-net"]
+    words += ["--disable-userns", "--cap-drop", "ALL", "--die-with-parent"]
+    words += ["--hostname", "callgate"]
+    for target, link in plan.links:
+        words += ["--symlink", link, target]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    words += ["--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
+    for name in _made_up(plan):
+        words += ["--ro-bind-data", f"{{{name}}}", f"/etc/{name}"]
+    words += ["--bind", f"{workspace}/files", WORKSPACE, "--bind", f"{workspace}/tmp", TEMPORARY]  # noqa: S108
+    # After /tmp, so that a mount below it is not covered.
+    for bind in plan.binds:
+        option = "--bind" if bind.writable else "--ro-bind"
+        words += [option, sources.get(bind.path, bind.path), bind.path]
+    words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", plan.cwd]
+    if plan.seccomp:
+        words += ["--seccomp", "{seccomp}"]
+    return words
+
+
+def files(plan: Sandbox, uid: int, gid: int) -> dict[str, str]:
+    """Return files of /etc that programs need: who am I, and where is localhost."""
+    texts = {
+        "passwd": f"agent:x:{uid}:{gid}:agent:{WORKSPACE}:/bin/sh\n",
+        "group": f"agent:x:{gid}:\n",
+        "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    }
+    return {name: texts[name] for name in _made_up(plan)}
+
+
+def _made_up(plan: Sandbox) -> list[str]:
+    """Those that the host, or the policy, does not bring itself."""
+    bound = {bind.path for bind in plan.binds}
+    return [name for name in ("passwd", "group", "hosts") if f"/etc/{name}" not in bound]
+
+
+def _without_covered(binds: Mapping[str, Bind]) -> tuple[Bind, ...]:
+    """Parents first, so that a mount is made on top; what a parent shows alike is left out."""
+    kept: list[Bind] = []
+    for path in sorted(binds, key=lambda path: path.rstrip("/").count("/")):
+        bind = binds[path]
+        above = _nearest(path, kept)
+        if above is None or above.writable != bind.writable:
+            kept.append(bind)
+    return tuple(kept)
+
+
+def _nearest(path: str, binds: Iterable[Bind]) -> Bind | None:
+    inside = [bind for bind in binds if is_below(path, bind.path)]
+    return max(inside, key=lambda bind: len(bind.path), default=None)
+
+
+def is_below(path: str, parent: str) -> bool:
+    """Return whether `path` is `parent` or in it."""
+    return path == parent or path.startswith(parent.rstrip("/") + "/")

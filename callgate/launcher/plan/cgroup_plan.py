@@ -1,0 +1,106 @@
+"""A run's control group as data: which files get which values, in v2's words and in v1's.
+
+Pure: a plan can be printed before anything is done. Swap is none at all: a limit on memory
+that leaves swap alone only makes the host slow. v2's `memory.high` is not used, because it
+throttles: time to an out-of-memory grew tenfold.
+
+v1 is an adapter for memory, cpu and pids, each in a hierarchy of its own. It has no
+`oom.group`: the kernel kills one process of the group, and the launcher, when it sees the
+counter, ends the rest. Memory and swap together are capped like memory alone there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from callgate.model import ResourceLimits
+
+Version = Literal["v1", "v2"]
+
+CONTROLLERS: Final = ("memory", "cpu", "pids")
+V1_SIDE_HIERARCHIES: Final = {"cpu": ("cpuacct",)}
+"""Joined with a controller: v1 counts a group's processor time in another one."""
+
+_PERIOD_US = 100_000
+_LONG_PERIOD_US = 1_000_000
+_LEAST_QUOTA_US = 1_000
+"""The kernel's: less time than this in a period is refused."""
+
+
+class Setting(msgspec.Struct, frozen=True, gc=False):
+    """One file of a cgroup and its value."""
+
+    version: Version
+    controller: str
+    file: str
+    value: str
+    needed: bool = True
+    """Else it may be missing: a kernel without swap has no file for it."""
+    rounded: bool = False
+    """The kernel keeps whole pages, rounded down."""
+
+
+class CgroupPlan(msgspec.Struct, frozen=True):
+    """A run's group: where it is made and what is set there."""
+
+    v2: bool
+    """Whether there is a v2 group, with or without controllers: it can be killed at once."""
+    v1: tuple[str, ...] = ()
+    """Hierarchies of v1 that it is in."""
+    settings: tuple[Setting, ...] = ()
+
+
+class Counters(msgspec.Struct, frozen=True, gc=False):
+    """What the kernel counted in a group; the numbers only grow."""
+
+    oom_kills: int = 0
+    forks_refused: int = 0
+    throttled: int = 0
+    cpu_ns: int = 0
+    peak_bytes: int = 0
+
+
+def settings(
+    version: Version, controller: str, limits: ResourceLimits, extra_pids: int = 0
+) -> tuple[Setting, ...]:
+    """Return what is written for one controller, in this order; nothing without a limit."""
+    match controller:
+        case "memory" if limits.memory_bytes is not None:
+            return _memory(version, str(limits.memory_bytes))
+        case "cpu" if limits.cpu_millicores is not None:
+            quota_us, period_us = cpu_quota(limits.cpu_millicores)
+            if version == "v2":
+                return (Setting("v2", "cpu", "cpu.max", f"{quota_us} {period_us}"),)
+            return (
+                Setting("v1", "cpu", "cpu.cfs_period_us", str(period_us)),
+                Setting("v1", "cpu", "cpu.cfs_quota_us", str(quota_us)),
+            )
+        case "pids" if limits.pids is not None:
+            return (Setting(version, "pids", "pids.max", str(limits.pids + extra_pids)),)
+        case _:
+            return ()
+
+
+def _memory(version: Version, size: str) -> tuple[Setting, ...]:
+    if version == "v2":
+        return (
+            Setting("v2", "memory", "memory.max", size, rounded=True),
+            Setting("v2", "memory", "memory.swap.max", "0", needed=False),
+            Setting("v2", "memory", "memory.oom.group", "1"),
+        )
+    swap = "memory.memsw.limit_in_bytes"
+    return (
+        Setting("v1", "memory", "memory.limit_in_bytes", size, rounded=True),
+        Setting("v1", "memory", swap, size, rounded=True, needed=False),
+    )
+
+
+def cpu_quota(millicores: int) -> tuple[int, int]:
+    """Return (quota, period) in microseconds: so much processor time in each period."""
+    quota_us = millicores * _PERIOD_US // 1000
+    if quota_us >= _LEAST_QUOTA_US:
+        return quota_us, _PERIOD_US
+    return max(_LEAST_QUOTA_US, millicores * _LONG_PERIOD_US // 1000), _LONG_PERIOD_US
