@@ -171,7 +171,7 @@ def schema(
     ] = SchemaFormat.JSON,
 ) -> None:
     """Print the policy file's JSON schema, for editors."""
-    from callgate.policy.reference import json_schema, markdown
+    from callgate.cli.reference import json_schema, markdown
 
     if form is SchemaFormat.MARKDOWN:
         typer.echo(markdown(), nl=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from callgate.model import ANY
 from callgate.policy.document import show
+from callgate.policy.keys import KEYS
 from callgate.policy.problems import Path, Problem, dotted
 from callgate.policy.units import duration_text
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from callgate.policy.document import Document
-    from callgate.policy.resolve import Choice, Resolution, Resolver
-    from callgate.policy.schema import Defaults, PolicyFile, Tool
+    from callgate.policy.resolve import EffectiveValue, Resolution, Resolver
+    from callgate.policy.schema import Defaults, PolicyFile, ToolPolicy
 
 
 def warnings_of(
@@ -69,7 +70,7 @@ def _waits(
     resolution = resolver.resolve(ANY, agent, tool)
     if not _refuses(resolution):
         return
-    for choice in resolution.rates():
+    for choice in resolution.values("rate"):
         if choice.rate is not None and choice.rate.on_limit == "wait" and choice.layer.path:
             yield _no_queue(document, choice.layer.path)
 
@@ -84,7 +85,7 @@ def _named_waits(file: PolicyFile, document: Document, resolver: Resolver) -> It
 
 
 def _refuses(resolution: Resolution) -> bool:
-    queue = resolution.plain("queue")
+    queue = resolution.value("queue")
     return queue is not None and not queue.value
 
 
@@ -99,7 +100,7 @@ def _timeouts(
 ) -> Iterator[Problem]:
     """A default above its own ceiling is lowered; whoever wrote it may not know."""
     resolution = resolver.resolve(ANY, agent, tool)
-    own, ceiling = resolution.plain("timeout"), resolution.plain("max_timeout", manifest=False)
+    own, ceiling = resolution.value("timeout"), resolution.nearest("max_timeout")
     if not _both(own, ceiling) or own is None or ceiling is None or not own.layer.path:
         return
     if own.value > ceiling.value:
@@ -111,22 +112,23 @@ def _timeouts(
 def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:
     """Limits of a connection cannot be tried: what they do is not a refusal of one call."""
     resolution = resolver.resolve(ANY, agent, None)
-    for key in ("max_frame_bytes", "bandwidth"):
-        choice = resolution.part("", key)
-        if choice is not None and choice.mode == "shadow" and choice.layer.path:
+    for key, entry in KEYS.items():
+        found = resolution.value(key) if entry.key.by == "gate" and entry.is_limit else None
+        if found is not None and found.mode == "shadow" and found.layer.path:
             expected = f"`mode: enforce` or `off`: {key} has no shadow, and is off in that mode"
-            yield _at(document, (*choice.layer.path, key), f"{key} in shadow mode", expected)
+            path = (*found.layer.path, *entry.path)
+            yield _at(document, path, f"{key} in shadow mode", expected)
 
 
 def _beside_deny(
-    document: Document, resolver: Resolver, agent: str, tools: Mapping[str, Tool]
+    document: Document, resolver: Resolver, agent: str, tools: Mapping[str, ToolPolicy]
 ) -> Iterator[Problem]:
     """A tool that is never called needs no limits; in shadow it is called."""
     for name, tool in tools.items():
         limits = sorted(tool.model_fields_set - {"deny", "mode"})
         if not tool.deny or not limits:
             continue
-        access = resolver.resolve(ANY, agent, name).access()
+        access = resolver.resolve(ANY, agent, name).value("deny")
         if access is not None and access.mode == "enforce":
             path: Path = ("agents", agent, "tools", name, limits[0])
             yield _at(document, path, "a limit of a denied tool", "`deny`, or limits")
@@ -148,7 +150,7 @@ def _beside_unlimited(file: PolicyFile, document: Document) -> Iterator[Problem]
                 yield _at(document, (*path, "rate", key), found, "a rate, or `unlimited` alone")
 
 
-def _both(own: Choice | None, ceiling: Choice | None) -> bool:
+def _both(own: EffectiveValue | None, ceiling: EffectiveValue | None) -> bool:
     return own is not None and ceiling is not None and own.active and ceiling.active
 
 

@@ -16,11 +16,10 @@ import msgspec
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
 from callgate.policy.checks import unknown_launchers, warnings_of
+from callgate.policy.compile_launch import launch_spec
+from callgate.policy.compile_limits import audit_spec, gate_spec, lane_spec
 from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
-from callgate.policy.files import read_at_most, read_regular
-from callgate.policy.lanes import audit_spec, gate_spec, lane_spec
-from callgate.policy.launch import launch_spec
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from callgate.policy.problems import PolicyError, Problem
 from callgate.policy.resolve import Resolver
@@ -208,7 +207,7 @@ class Policy:
         Raises `ConfigError` if neither says how to start it.
         """
         resolution = self._resolver.resolve(ANY, agent, None)
-        stated = resolution.part("", "command")
+        stated = resolution.value("command")
         words = command or (None if stated is None else stated.value)
         if not words:
             raise ConfigError(agent=agent)
@@ -234,6 +233,12 @@ class Policy:
         return rows + explainer.absent(self._manifests.get(agent))
 
 
+def read_at_most(path: Path, limit: int) -> bytes:
+    """Return the file, or its first `limit` + 1 bytes, which tells that it is larger."""
+    with path.open("rb") as file:
+        return file.read(limit + 1)
+
+
 def _resolved(path: str, base: Path | None) -> str:
     return str(Path(path) if base is None else base / path)
 
@@ -257,8 +262,12 @@ def _read_manifest(
     line, column = document.position(at)
     where = ".".join(at)
     try:
-        data = read_regular(path, MAX_MANIFEST_BYTES)
+        # An agent's author may fill that path: no device or pipe may be read for ever. The policy
+        # itself may come through a pipe (`callgate check <(...)`).
+        data = read_at_most(path, MAX_MANIFEST_BYTES) if path.is_file() else None
     except (OSError, ValueError):  # ValueError: a path with a NUL
+        data = None
+    if data is None:
         found = f"{path.name}, which cannot be read"
         return Problem(where, line, column, found, "a manifest file"), b""
     manifest, errors = read_manifest(data, path.name)

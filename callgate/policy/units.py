@@ -9,7 +9,11 @@ kernel's or a database's 64-bit field is refused where it is written.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable  # msgspec reads a field's type
 from fractions import Fraction
+from typing import Any
+
+import msgspec
 
 UNLIMITED = "unlimited"
 """The word that switches a limit off."""
@@ -225,3 +229,25 @@ def _respell_rate(value: object) -> str | None:
         return None
     period = next((name for name in _PERIODS if name.startswith(word)), None)
     return f"{count}/{period}" if period else None
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """What a value of the file is: what an author calls it, and how it is shown again."""
+
+    kind: str
+    text: Callable[[Any], str]
+    expected: str = ""
+    """How an author writes it."""
+    suffix: str = ""
+    """Of the compiled member: `memory` becomes `memory_bytes`."""
+
+
+DURATION = Unit("duration", duration_text, DURATION_TEXT, "_ns")
+SIZE = Unit("size", size_text, SIZE_TEXT, "_bytes")
+PROCESSORS = Unit("processors", "{}m".format, CPU_TEXT, "_millicores")
+BANDWIDTH = Unit("bandwidth", bandwidth_text, BANDWIDTH_TEXT, "_bps")
+RATE = Unit("rate", lambda rate: rate_text(*rate), RATE_TEXT)
+RANGE = Unit("range", lambda ends: "..".join(map(duration_text, ends)), RANGE_TEXT)
+COUNT = Unit("count", str)
+SPELLED = (DURATION, SIZE, PROCESSORS, BANDWIDTH, RATE, RANGE)
+"""Units that the reference page explains."""

@@ -12,8 +12,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callgate.policy.files import read_at_most
-from callgate.policy.policy import Policy
+from callgate.policy.policy import Policy, read_at_most
 from callgate.policy.problems import PolicyError
 from callgate.policy.source import MAX_SOURCE_BYTES
 
