@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,7 +25,7 @@ from pydantic import (
 
 from callgate.policy import units
 from callgate.policy.patterns import is_glob
-from callgate.policy.units import UNLIMITED, Unit, UnitError
+from callgate.policy.units import UNLIMITED, Mark, Unit, UnitError
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
@@ -56,7 +55,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NOT_ZERO = r"(?!0+(?:\.0+)?(?![0-9.]))"
 
 
-class Key(msgspec.Struct, frozen=True):
+class Key(Mark, frozen=True):
     """One key's row in the table, beside its name, level and type: all that others read of it.
 
     Pydantic skips it, but for the sentence, which it puts into the JSON schema. Values of

@@ -11,29 +11,31 @@ cannot differ from what is enforced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callgate.model import ANY, Scope
 from callgate.policy.fields import Limit, Mode, RateLimit, SplitRateLimit
 from callgate.policy.keys import CONTAINED, KEYS, PROFILES, Entry
 from callgate.policy.patterns import Entries
+from callgate.policy.problems import Path
+from callgate.policy.schema import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from callgate.policy.manifest import Manifest
-    from callgate.policy.problems import Path
-    from callgate.policy.schema import Limits, PolicyFile
+    from callgate.policy.schema import PolicyFile
 
 GLOBAL = Scope("global")
 CALLER = Scope("caller")
 LAUNCHER_DEFAULT = "launcher default"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One place that can state a key; `label` is for places that are not in the file."""
 
     level: Literal["tool", "agent", "caller", "global"]
@@ -48,8 +50,7 @@ class Layer:
         return getattr(model, entry.field) if stated else None
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveValue:
+class EffectiveValue(Struct, frozen=True):
     """The value that holds for a key in one scope; None is `unlimited`."""
 
     entry: Entry

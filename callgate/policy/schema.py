@@ -64,7 +64,7 @@ _TIMEOUT = Key("For calls that ask for none.", "router", guarded="15s", interact
 
 
 class Limits(Strict):
-    """Limits that every level may have: all calls, a caller, an agent, a tool."""
+    """Limits over all calls together; a caller, an agent and a tool may have them, too."""
 
     max_timeout: Annotated[
         TimeLimit | None,
@@ -97,10 +97,6 @@ class Limits(Strict):
         Key("The most that a result takes; the lowest of all holds.", "router", joins="lowest"),
     ] = None
     mode: Annotated[Mode | None, Key("Of the limits written here.")] = None
-
-
-class GlobalPolicy(Limits):
-    """Limits over all calls together."""
 
 
 class CallerPolicy(Limits):
@@ -341,8 +337,8 @@ class PolicyFile(Strict):
     defaults: Annotated[Defaults, Key("Fill the keys an agent leaves out.")] = (
         Defaults.model_construct()
     )
-    global_: Annotated[GlobalPolicy, Field(alias="global"), Key("Over all calls together.")] = (
-        GlobalPolicy.model_construct()
+    global_: Annotated[Limits, Field(alias="global"), Key("Over all calls together.")] = (
+        Limits.model_construct()
     )
     callers: Annotated[
         dict[CallerName, CallerPolicy],

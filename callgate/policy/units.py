@@ -231,7 +231,15 @@ def _respell_rate(value: object) -> str | None:
     return f"{count}/{period}" if period else None
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True):
+    """What may stand beside a type in `Annotated` and says nothing to pydantic."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        # Without this pydantic copies the schema and looks for its own constraints in each mark.
+        return handler(source)
+
+
+class Unit(Mark, frozen=True):
     """What a value of the file is: what an author calls it, and how it is shown again."""
 
     kind: str
