@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def warnings_of(
     file: PolicyFile, document: Document, resolver: Resolver, environ: Mapping[str, str]
 ) -> list[Problem]:
-    """Every warning, in the order of the file."""
+    """Return every warning, in the order of the file."""
     found = [*_tokens(file, document, environ), *_named_waits(file, document, resolver)]
     for agent in (*file.agents, ANY):
         found += _shadowless(document, resolver, agent)
@@ -52,7 +52,7 @@ def _tokens(file: PolicyFile, document: Document, environ: Mapping[str, str]) ->
 def unknown_launchers(
     file: PolicyFile, document: Document, known: Collection[str]
 ) -> Iterator[Problem]:
-    """Launchers that are named and not installed here; elsewhere they may be."""
+    """Yield launchers that are named and not installed here; elsewhere they may be."""
     levels: dict[Path, Defaults] = {("defaults",): file.defaults}
     levels |= {("agents", name): agent for name, agent in file.agents.items()}
     for above, level in levels.items():
@@ -66,7 +66,7 @@ def unknown_launchers(
 def _waits(
     document: Document, resolver: Resolver, agent: str, tool: str | None
 ) -> Iterator[Problem]:
-    """A rate that waits needs a queue to wait in."""
+    """Warn of a rate that waits without a queue to wait in."""
     resolution = resolver.resolve(ANY, agent, tool)
     if not _refuses(resolution):
         return
@@ -76,7 +76,7 @@ def _waits(
 
 
 def _named_waits(file: PolicyFile, document: Document, resolver: Resolver) -> Iterator[Problem]:
-    """The same for callers, without going through every tool for each of them."""
+    """Warn of callers' such rates, without going through every tool for each of them."""
     if not any(_refuses(resolver.resolve(ANY, agent, None)) for agent in (*file.agents, ANY)):
         return
     for name, caller in file.callers.items():
@@ -98,7 +98,7 @@ def _no_queue(document: Document, layer: Path) -> Problem:
 def _timeouts(
     document: Document, resolver: Resolver, agent: str, tool: str | None
 ) -> Iterator[Problem]:
-    """A default above its own ceiling is lowered; whoever wrote it may not know."""
+    """Warn of a default above its own ceiling: it is lowered, and its author may not know."""
     resolution = resolver.resolve(ANY, agent, tool)
     own, ceiling = resolution.value("timeout"), resolution.nearest("max_timeout")
     if not _both(own, ceiling) or own is None or ceiling is None or not own.layer.path:
@@ -110,7 +110,7 @@ def _timeouts(
 
 
 def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:
-    """Limits of a connection cannot be tried: what they do is not a refusal of one call."""
+    """Warn of a connection's limit in shadow: what it does is no refusal of one call."""
     resolution = resolver.resolve(ANY, agent, None)
     for key, entry in KEYS.items():
         found = resolution.value(key) if entry.key.by == "gate" and entry.is_limit else None
@@ -123,7 +123,7 @@ def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[
 def _beside_deny(
     document: Document, resolver: Resolver, agent: str, tools: Mapping[str, ToolPolicy]
 ) -> Iterator[Problem]:
-    """A tool that is never called needs no limits; in shadow it is called."""
+    """Warn of limits of a tool that is never called; in shadow it is called."""
     for name, tool in tools.items():
         limits = sorted(tool.model_fields_set - {"deny", "mode"})
         if not tool.deny or not limits:
@@ -135,7 +135,7 @@ def _beside_deny(
 
 
 def _beside_unlimited(file: PolicyFile, document: Document) -> Iterator[Problem]:
-    """How to meet a rate where there is none to meet."""
+    """Warn of how to meet a rate where there is none to meet."""
     places: list[tuple[Path, BaseModel]] = [(("defaults",), file.defaults)]
     places.append((("global",), file.global_))
     places += [(("callers", name), caller) for name, caller in file.callers.items()]

@@ -329,6 +329,8 @@ def _env_name(value: object) -> str:
     return value
 
 
+MAY_BE_EMPTY = BeforeValidator(lambda data: {} if data is None else data)
+"""For an entry that may stand without keys."""
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 CallerName = Annotated[str, AfterValidator(_caller_name)]
 ToolName = Annotated[str, AfterValidator(_tool_name)]

@@ -29,7 +29,7 @@ _MAX_COUNT = 100_000
 
 
 class ManifestError(ValueError):
-    """One thing that is wrong: which key, what was found, what was expected."""
+    """Tells one thing that is wrong: which key, what was found, what was expected."""
 
     def __init__(self, key: str, found: str, expected: str) -> None:
         super().__init__(f"{key}: found {found}, expected {expected}")
@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read_manifest(data: bytes, name: str) -> tuple[Manifest | None, list[ManifestError]]:
-    """The limits in a manifest's text, or everything that is wrong with it."""
+    """Return the limits in a manifest's text, or everything that is wrong with it."""
     if len(data) > MAX_MANIFEST_BYTES:
         expected = f"a file of at most {MAX_MANIFEST_BYTES} bytes"
         return None, [ManifestError("", f"more than {MAX_MANIFEST_BYTES} bytes", expected)]

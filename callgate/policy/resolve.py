@@ -173,7 +173,7 @@ class Resolution:
         return [] if one is None else [one]
 
     def _access(self, entry: Entry) -> EffectiveValue | None:
-        """The most specific entry decides; one without `deny` allows, as it is listed."""
+        """Return what the most specific entry says; one without `deny` allows."""
         if not self._tools:
             return None
         layer = self._tools[0]
@@ -189,7 +189,7 @@ class Resolution:
         return self._stated(entry, layer, scope, *self._tools, *self._agents)
 
     def _lowest(self, entry: Entry) -> EffectiveValue | None:
-        """The lowest that is enforced, else the lowest in shadow."""
+        """Return the lowest that is enforced, else the lowest in shadow."""
         own = self._nearest(entry, manifest=False)
         found = [] if own is None else [own]
         found += self._side(entry, self._resolver.global_layer, GLOBAL)
@@ -198,7 +198,7 @@ class Resolution:
         return _lowest(found)
 
     def _capped(self, entry: Entry) -> EffectiveValue | None:
-        """The agent's own, and what its manifest lowers it to."""
+        """Return the agent's own, lowered by its manifest."""
         layers = [each for each in self._parts if each.get(entry) is not None]
         kept = [each for each in layers[1:] if each is self._manifest and entry.is_limit]
         found = [
@@ -216,7 +216,7 @@ class Resolution:
         return found + self._side(entry, tool, self.tool_scope, *modes)
 
     def _of_agent(self, entry: Entry) -> list[EffectiveValue]:
-        """The agent's own, and the minimum with its manifest's."""
+        """Return the agent's own, lowered by its manifest."""
         layer = _first(entry, self._agents)
         own = self._side(entry, layer, self.agent_scope, *self._agents)
         manifest = self._side(entry, self._manifest, self.agent_scope, *self._agents)
@@ -228,7 +228,7 @@ class Resolution:
         return own if lowest is None else [lowest]
 
     def _agent_rates(self, own: EffectiveValue, manifest: EffectiveValue) -> list[EffectiveValue]:
-        """A manifest states N/period only; how to meet it is the operator's word."""
+        """Return the lower rate; a manifest states N/period only, the operator how to meet it."""
         written = [layer for layer in self._agents if layer is not self._manifest]
         stated = _first(own.entry, written)
         wait = stated.get(own.entry).on_limit if stated is not None else "deny"
@@ -248,7 +248,7 @@ class Resolution:
     def _side(
         self, entry: Entry, layer: Layer | None, scope: Scope, *modes: Layer
     ) -> list[EffectiveValue]:
-        """The layer's own statement as a list, empty if it makes none."""
+        """Return the layer's own statement as a list, empty if it makes none."""
         if layer is None or layer.get(entry) is None:
             return []
         return [self._stated(entry, layer, scope, *(modes or (layer,)))]
@@ -268,7 +268,7 @@ def _first(entry: Entry, layers: Sequence[Layer]) -> Layer | None:
 
 
 def _lowest(found: list[EffectiveValue]) -> EffectiveValue | None:
-    """Never gives up an enforced limit for a lower one that is only in shadow."""
+    """Return the lowest, but never a shadow's for an enforced one."""
     if not found:
         return None
     active = [each for each in found if each.active]

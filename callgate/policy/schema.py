@@ -16,6 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, mo
 from callgate.model import IgnoredCancel, Level
 from callgate.policy.fields import (
     MAX_TOOLS,
+    MAY_BE_EMPTY,
     AgentName,
     BandwidthLimit,
     BytesLimit,
@@ -115,11 +116,6 @@ class CallerPolicy(Limits):
         ),
     ] = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_written(cls, data: Any) -> Any:
-        return {} if data is None else data
-
 
 class ToolPolicy(Limits):
     """One tool, or all that a pattern matches: `deny`, `allow` or limits."""
@@ -175,9 +171,7 @@ class Containment(Strict):
     memory: Annotated[BytesLimit | None, Key("Resident memory.", "launcher", contained="512Mi")] = (
         None
     )
-    cpu: Annotated[CpuLimit | None, Key("Share of processors.", "launcher", contained="1000m")] = (
-        None
-    )
+    cpu: Annotated[CpuLimit | None, Key("Share of processors.", "launcher", contained=1)] = None
     pids: Annotated[CountLimit | None, Key("Processes and threads.", "launcher", contained=64)] = (
         None
     )
@@ -304,11 +298,6 @@ class AgentPolicy(Defaults):
         ),
     ] = Field({})
 
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_written(cls, data: Any) -> Any:
-        return {} if data is None else data
-
 
 class Audit(Strict):
     """The audit log; without this key none is written."""
@@ -341,10 +330,12 @@ class PolicyFile(Strict):
         Limits.model_construct()
     )
     callers: Annotated[
-        dict[CallerName, CallerPolicy],
+        dict[CallerName, Annotated[CallerPolicy, MAY_BE_EMPTY]],
         Key('Callers by exact name; `"*"` is a template for each unnamed one.'),
     ] = Field({})
-    agents: Annotated[dict[AgentName, AgentPolicy], Key("Agents by name.")] = Field({})
+    agents: Annotated[
+        dict[AgentName, Annotated[AgentPolicy, MAY_BE_EMPTY]], Key("Agents by name.")
+    ] = Field({})
     audit: Annotated[Audit | None, Key("Without it no audit is written.")] = None
     state: Annotated[State, Key("Where counters live.")] = "local"
     mode: Annotated[Mode, Key("Of everything that does not say its own.")] = "enforce"

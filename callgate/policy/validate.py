@@ -1,4 +1,4 @@
-"""A read document to a valid `PolicyFile`, or every problem with its place.
+"""Make a valid `PolicyFile` of a document, or list every problem with its place.
 
 Pure. pydantic says where in the tree; the document says where in the text. Its messages
 are not used: they are not written for this file's author, and some repeat the input.
@@ -38,7 +38,7 @@ _NO_NULL = "a value (leave the key out for its default)"
 
 
 def validate(document: Document) -> tuple[PolicyFile | None, list[Problem]]:
-    """The file's content, or None and what is wrong with it."""
+    """Return the file's content, or None and what is wrong with it."""
     problems = list(_nulls(document.root, ()))
     tree = document.tree()
     if not isinstance(tree, dict):
@@ -60,7 +60,7 @@ def validate(document: Document) -> tuple[PolicyFile | None, list[Problem]]:
 
 
 def _nulls(node: Node, path: Path) -> Iterator[Problem]:
-    """Keys without a value. pydantic would take them for "not set"; they may be a slip."""
+    """Yield keys without a value. pydantic would take them for "not set"; they may be a slip."""
     items = node.items
     if isinstance(items, dict):
         for name, value in items.items():
@@ -118,7 +118,7 @@ def _is_tool(path: Path) -> bool:
 
 
 def _written(document: Document, path: Path) -> Path:
-    """The path without the `limit` that stands for the short form."""
+    """Return the path without the `limit` that stands for the short form."""
     if path[-1:] == ("limit",):
         node = document.root
         for part in path[:-1]:
