@@ -144,7 +144,7 @@ def explain(
 
     policy = output.load_or_exit(file, as_json=as_json)
     if plan:
-        from callgate.cli.planned import show_plan
+        from callgate.cli.explain_plan import show_plan
 
         raise typer.Exit(show_plan(policy, agent, as_json=as_json))
     if agent not in policy.agents:
@@ -156,7 +156,7 @@ def explain(
     key = policy.tool_key(agent, tool)
     other = policy.explain(agent, key, caller)
     output.explained(other if unlisted else listed, as_json=as_json)
-    if not unlisted and not output.say_the_same(listed, other):
+    if not unlisted and not output.have_same_limits(listed, other):
         typer.echo(
             f"{file}: this is for a tool that the agent lists; one that it does not list is under "
             f"{key!r} alone: add --unlisted",
@@ -171,7 +171,7 @@ def schema(
     ] = SchemaFormat.JSON,
 ) -> None:
     """Print the policy file's JSON schema, for editors."""
-    from callgate.policy.reference import json_schema, markdown
+    from callgate.cli.reference import json_schema, markdown
 
     if form is SchemaFormat.MARKDOWN:
         typer.echo(markdown(), nl=False)

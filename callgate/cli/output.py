@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from callgate.cli import table
 from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
@@ -22,7 +23,7 @@ _COLOURS = {"enforced": "green", "shadow": "yellow", "off": "dim", "absent": "re
 
 
 def load_or_exit(file: Path, *, as_json: bool) -> Policy:
-    """The policy, or its problems and exit code 1."""
+    """Return the policy, or print its problems and exit with code 1."""
     try:
         return Policy.load(file)
     except PolicyError as error:
@@ -37,7 +38,7 @@ def load_or_exit(file: Path, *, as_json: bool) -> Policy:
 
 
 def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
-    """A valid policy and its warnings."""
+    """Print that a policy is valid, and its warnings."""
     found = [*policy.warnings, *policy.unknown_launchers(installed())]
     if as_json:
         warnings = [msgspec.structs.asdict(warning) for warning in found]
@@ -50,34 +51,25 @@ def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
 
 
 def explained(rows: list[Row], *, as_json: bool) -> None:
-    """Effective limits."""
+    """Print effective limits."""
     if as_json:
         print_json([msgspec.structs.asdict(row) for row in rows])
     elif sys.stdout.isatty():
         _table(rows)
     else:
-        _plain(rows)
+        table.plain(_COLUMNS, [[getattr(row, name) for name in _COLUMNS] for row in rows])
 
 
-def say_the_same(one: list[Row], other: list[Row]) -> bool:
-    """Whether the same limits hold, whatever they are counted under."""
+def have_same_limits(one: list[Row], other: list[Row]) -> bool:
+    """Return True if the same limits hold, whatever they are counted under."""
     return [(row.key, row.value, row.mode, row.source) for row in one] == [
         (row.key, row.value, row.mode, row.source) for row in other
     ]
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-def _plain(rows: list[Row]) -> None:
-    """Columns without colour or cuts, for pipes and logs."""
-    lines = [_COLUMNS, *(tuple(getattr(row, name) for name in _COLUMNS) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
 
 
 def _table(rows: list[Row]) -> None:
@@ -85,10 +77,10 @@ def _table(rows: list[Row]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*_COLUMNS)
+    shown = Table(*_COLUMNS)
     for row in rows:
         # Text, not markup: names may hold brackets.
         cells = [Text(getattr(row, name)) for name in _COLUMNS]
         cells[_COLUMNS.index("enforced")].stylize(_COLOURS[row.enforced])
-        table.add_row(*cells)
-    Console().print(table)
+        shown.add_row(*cells)
+    Console().print(shown)

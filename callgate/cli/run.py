@@ -326,9 +326,9 @@ async def _follow(
     launcher: Launchers,
 ) -> None:
     """Reload the policy when it changes, or on SIGHUP."""
+    from callgate.cli.watch import watch
     from callgate.launcher.protocol import LaunchRefused
     from callgate.policy import Policy, PolicyError
-    from callgate.policy.watch import watch
 
     async def use(found: Policy | PolicyError) -> None:
         if isinstance(found, PolicyError):

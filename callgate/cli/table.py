@@ -22,7 +22,7 @@ def show(
     right: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Print it; `colours` are for cells whose whole text is a key of it.
+    """Print a table; `colours` are for cells whose whole text is a key of it.
 
     On a terminal that is too narrow the columns in `spare` are left out, one after the other;
     what is still too wide is wrapped. In a pipe everything is there.
@@ -30,10 +30,11 @@ def show(
     if sys.stdout.isatty():
         _coloured(columns, rows, colours, right, spare)
     else:
-        _plain(columns, rows)
+        plain(columns, rows)
 
 
-def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns without colour or cuts, for pipes and logs."""
     widths = _widths(columns, rows)
     for line in (columns, *rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -67,7 +68,7 @@ def _coloured(
 def fitting(
     columns: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int
 ) -> list[int]:
-    """Which columns are shown where there is so much room."""
+    """Return the numbers of the columns that fit into `room`."""
     shown = list(range(len(columns)))
     for name in spare:
         if sum(widths[number] + _PADDING for number in shown) <= room:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from callgate.model import ANY
 from callgate.policy.document import show
+from callgate.policy.keys import KEYS
 from callgate.policy.problems import Path, Problem, dotted
 from callgate.policy.units import duration_text
 
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from callgate.policy.document import Document
-    from callgate.policy.resolve import Choice, Resolution, Resolver
-    from callgate.policy.schema import Defaults, PolicyFile, Tool
+    from callgate.policy.resolve import EffectiveValue, Resolution, Resolver
+    from callgate.policy.schema import Defaults, PolicyFile, ToolPolicy
 
 
 def warnings_of(
     file: PolicyFile, document: Document, resolver: Resolver, environ: Mapping[str, str]
 ) -> list[Problem]:
-    """Every warning, in the order of the file."""
+    """Return every warning, in the order of the file."""
     found = [*_tokens(file, document, environ), *_named_waits(file, document, resolver)]
     for agent in (*file.agents, ANY):
         found += _shadowless(document, resolver, agent)
@@ -51,7 +52,7 @@ def _tokens(file: PolicyFile, document: Document, environ: Mapping[str, str]) ->
 def unknown_launchers(
     file: PolicyFile, document: Document, known: Collection[str]
 ) -> Iterator[Problem]:
-    """Launchers that are named and not installed here; elsewhere they may be."""
+    """Yield launchers that are named and not installed here; elsewhere they may be."""
     levels: dict[Path, Defaults] = {("defaults",): file.defaults}
     levels |= {("agents", name): agent for name, agent in file.agents.items()}
     for above, level in levels.items():
@@ -65,17 +66,17 @@ def unknown_launchers(
 def _waits(
     document: Document, resolver: Resolver, agent: str, tool: str | None
 ) -> Iterator[Problem]:
-    """A rate that waits needs a queue to wait in."""
+    """Warn of a rate that waits without a queue to wait in."""
     resolution = resolver.resolve(ANY, agent, tool)
     if not _refuses(resolution):
         return
-    for choice in resolution.rates():
+    for choice in resolution.values("rate"):
         if choice.rate is not None and choice.rate.on_limit == "wait" and choice.layer.path:
             yield _no_queue(document, choice.layer.path)
 
 
 def _named_waits(file: PolicyFile, document: Document, resolver: Resolver) -> Iterator[Problem]:
-    """The same for callers, without going through every tool for each of them."""
+    """Warn of callers' such rates, without going through every tool for each of them."""
     if not any(_refuses(resolver.resolve(ANY, agent, None)) for agent in (*file.agents, ANY)):
         return
     for name, caller in file.callers.items():
@@ -84,7 +85,7 @@ def _named_waits(file: PolicyFile, document: Document, resolver: Resolver) -> It
 
 
 def _refuses(resolution: Resolution) -> bool:
-    queue = resolution.plain("queue")
+    queue = resolution.value("queue")
     return queue is not None and not queue.value
 
 
@@ -97,9 +98,9 @@ def _no_queue(document: Document, layer: Path) -> Problem:
 def _timeouts(
     document: Document, resolver: Resolver, agent: str, tool: str | None
 ) -> Iterator[Problem]:
-    """A default above its own ceiling is lowered; whoever wrote it may not know."""
+    """Warn of a default above its own ceiling: it is lowered, and its author may not know."""
     resolution = resolver.resolve(ANY, agent, tool)
-    own, ceiling = resolution.plain("timeout"), resolution.plain("max_timeout", manifest=False)
+    own, ceiling = resolution.value("timeout"), resolution.nearest("max_timeout")
     if not _both(own, ceiling) or own is None or ceiling is None or not own.layer.path:
         return
     if own.value > ceiling.value:
@@ -109,31 +110,32 @@ def _timeouts(
 
 
 def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:
-    """Limits of a connection cannot be tried: what they do is not a refusal of one call."""
+    """Warn of a connection's limit in shadow: what it does is no refusal of one call."""
     resolution = resolver.resolve(ANY, agent, None)
-    for key in ("max_frame_bytes", "bandwidth"):
-        choice = resolution.part("", key)
-        if choice is not None and choice.mode == "shadow" and choice.layer.path:
+    for key, entry in KEYS.items():
+        found = resolution.value(key) if entry.key.by == "gate" and entry.is_limit else None
+        if found is not None and found.mode == "shadow" and found.layer.path:
             expected = f"`mode: enforce` or `off`: {key} has no shadow, and is off in that mode"
-            yield _at(document, (*choice.layer.path, key), f"{key} in shadow mode", expected)
+            path = (*found.layer.path, *entry.path)
+            yield _at(document, path, f"{key} in shadow mode", expected)
 
 
 def _beside_deny(
-    document: Document, resolver: Resolver, agent: str, tools: Mapping[str, Tool]
+    document: Document, resolver: Resolver, agent: str, tools: Mapping[str, ToolPolicy]
 ) -> Iterator[Problem]:
-    """A tool that is never called needs no limits; in shadow it is called."""
+    """Warn of limits of a tool that is never called; in shadow it is called."""
     for name, tool in tools.items():
         limits = sorted(tool.model_fields_set - {"deny", "mode"})
         if not tool.deny or not limits:
             continue
-        access = resolver.resolve(ANY, agent, name).access()
+        access = resolver.resolve(ANY, agent, name).value("deny")
         if access is not None and access.mode == "enforce":
             path: Path = ("agents", agent, "tools", name, limits[0])
             yield _at(document, path, "a limit of a denied tool", "`deny`, or limits")
 
 
 def _beside_unlimited(file: PolicyFile, document: Document) -> Iterator[Problem]:
-    """How to meet a rate where there is none to meet."""
+    """Warn of how to meet a rate where there is none to meet."""
     places: list[tuple[Path, BaseModel]] = [(("defaults",), file.defaults)]
     places.append((("global",), file.global_))
     places += [(("callers", name), caller) for name, caller in file.callers.items()]
@@ -148,7 +150,7 @@ def _beside_unlimited(file: PolicyFile, document: Document) -> Iterator[Problem]
                 yield _at(document, (*path, "rate", key), found, "a rate, or `unlimited` alone")
 
 
-def _both(own: Choice | None, ceiling: Choice | None) -> bool:
+def _both(own: EffectiveValue | None, ceiling: EffectiveValue | None) -> bool:
     return own is not None and ceiling is not None and own.active and ceiling.active
 
 

@@ -39,15 +39,15 @@ class Document:
 
     @classmethod
     def of(cls, tree: Any) -> Self:
-        """A tree that nobody wrote: all of it stands in the first line."""
+        """Return a tree that nobody wrote: all of it stands in the first line."""
         return cls(_unwritten(tree))
 
     def tree(self) -> Any:
-        """Plain Python; what was aliased is shared, not copied."""
+        """Return plain Python; what was aliased is shared, not copied."""
         return self.root.value
 
     def node(self, path: Path, *, key: bool = False) -> Node:
-        """The value at a path, or its key; the nearest that exists."""
+        """Return the value at a path, or its key; the nearest that exists."""
         node = found = self.root
         for part in path:
             items = node.items
@@ -61,12 +61,12 @@ class Document:
         return found
 
     def position(self, path: Path, *, key: bool = False) -> tuple[int, int]:
-        """Line and column of `node`."""
+        """Return line and column of `node`."""
         node = self.node(path, key=key)
         return node.line, node.column
 
     def secrets(self) -> tuple[frozenset[int], frozenset[str]]:
-        """What no error may show: nodes under secret keys, and texts of tokens.
+        """Return what no error may show: nodes under secret keys, and texts of tokens.
 
         An alias carries a node to another place; a token may also be written twice.
         """
@@ -95,7 +95,7 @@ class Document:
 
 
 def show(value: object) -> str:
-    """A value as an error may show it: short, and only what is no structure."""
+    """Return a value as an error may show it: short, and only what is no structure."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):

@@ -6,34 +6,24 @@ and not enforced must never look like one that is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from callgate.policy import units
-from callgate.policy.document import Document, show
-from callgate.policy.fields import Mode, Strict
-from callgate.policy.profiles import CONTAINED, NOTHING
-from callgate.policy.resolve import Choice, Layer, Resolution
-from callgate.policy.schema import Containment, Env, Requests, Restart
+from callgate.policy.document import show
+from callgate.policy.fields import Mode
+from callgate.policy.keys import KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from callgate.policy.document import Document
+    from callgate.policy.keys import Entry
     from callgate.policy.manifest import Manifest
+    from callgate.policy.resolve import EffectiveValue, Layer, Resolution
 
 Enforced = Literal["enforced", "shadow", "off", "absent"]
 
 NOT_IN_PROCESS = "by `callgate run`, not in process"
-_LAUNCHER = "launcher default"
-
-_ABSENT = ("protocol", "max_frame_bytes", "bandwidth", "handshake", "denials", "tasks", "launcher")
-_SECTIONS: dict[str, type[Strict]] = {
-    "requests": Requests,
-    "env": Env,
-    "containment": Containment,
-    "restart": Restart,
-}
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -59,162 +49,104 @@ class Explainer:
         self._caller = caller
 
     def rows(self, *, tool: bool) -> list[Row]:
-        """What is enforced in this process, outermost scope first."""
-        resolution = self._resolution
-        rows = [self._access(resolution.access())] if tool else []
-        ceiling = resolution.lowest("max_timeout")
-        rows += self._timeout(resolution.plain("timeout"), ceiling)
-        single = [ceiling, *resolution.rates(), *resolution.slots(), resolution.plain("queue")]
-        single += [resolution.quota()]
-        single += [resolution.lowest(key) for key in ("max_input_bytes", "max_output_bytes")]
-        single += [resolution.plain(key) for key in ("isolate", "cancel_grace")]
-        ignored = resolution.plain("on_ignored_cancel")
-        if ignored is not None and ignored.value == "release":
-            single.append(ignored)
-        return rows + [self._row(choice) for choice in single if choice is not None]
+        """Return what is enforced in this process, outermost scope first."""
+        rows: list[Row] = []
+        for name, entry in KEYS.items():
+            found = self._resolution.values(name)
+            if entry.joins == "access":
+                rows += [self._access(found)] if tool else []
+            elif name == "timeout":
+                rows += [self._timeout(each) for each in found]
+            else:
+                rows += [self._row(each) for each in found if _is_here(each)]
+        return rows
 
     def absent(self, manifest: Manifest | None) -> list[Row]:
-        """What is written, checked and enforced by nothing here."""
-        resolution = self._resolution
-        rows = [self._absent(key, resolution.part("", key)) for key in ("command", *_ABSENT)]
-        ignored = resolution.plain("on_ignored_cancel")
-        if ignored is not None and ignored.value != "release":  # there is no process to end
-            rows.append(self._absent("on_ignored_cancel", ignored))
-        rows.append(self._absent("token", resolution.token()))
-        contained = resolution.part("", "containment") is not None
-        for section, model in _SECTIONS.items():
-            extra = CONTAINED if contained else NOTHING
-            default = Layer("agent", extra, label=_LAUNCHER)
-            for key, field in model.model_fields.items():
-                name = f"{section}.{field.alias or key}"
-                rows.append(self._absent(name, resolution.part(section, key, default)))
+        """Return what is written, checked and enforced by nothing here."""
+        rows: list[Row] = []
+        for entry in sorted(KEYS.values(), key=_absent_order):
+            if entry.joins != "access":
+                found = self._resolution.values(entry.dotted)
+                rows += [self._absent(each) for each in found if not _is_here(each)]
         if manifest is not None and manifest.connections is not None:
-            scope = resolution.agent_scope.describe(self._caller)
+            scope = self._resolution.agent_scope.describe(self._caller)
             source = f"manifest {manifest.name}"
             value = str(manifest.connections)
             rows.append(
                 Row("connections", value, scope, source, "enforce", "absent", NOT_IN_PROCESS)
             )
-        return [row for row in rows if row is not None]
+        return rows
 
-    def _access(self, choice: Choice | None) -> Row:
-        if choice is None:
+    def _access(self, found: list[EffectiveValue]) -> Row:
+        if not found:
             scope = self._resolution.tool_scope.describe(self._caller)
             note = "no entry of `tools` matches"
             return Row("access", "allow", scope, "no entry", "enforce", "enforced", note)
-        source = self._origin(choice.layer, None)
-        scope = choice.scope.describe(self._caller)
-        value = "deny" if choice.value else "allow"
-        return Row("access", value, scope, source, choice.mode, _enforced(choice))
-
-    def _timeout(self, choice: Choice | None, ceiling: Choice | None) -> list[Row]:
-        if choice is None:
-            return []
-        row = self._row(choice)
-        lower = (
-            ceiling is not None
-            and ceiling.active
-            and ceiling.mode == "enforce"
-            and (not choice.active or ceiling.value < choice.value)
+        (each,) = found
+        row = msgspec.structs.replace(
+            self._row(each), key="access", source=self._origin(each.layer)
         )
-        if ceiling is None or not lower:
-            return [row]
-        note = f"{row.value} lowered by max_timeout ({self._origin(ceiling.layer, 'max_timeout')})"
-        value = units.duration_text(ceiling.value)
-        return [msgspec.structs.replace(row, value=value, note=note, enforced="enforced")]
+        return msgspec.structs.replace(row, value="deny" if each.value else "allow")
 
-    def _row(self, choice: Choice) -> Row:
-        notes = [choice.note] if choice.note else []
-        if choice.lowered is not None:
-            above = choice.lowered
-            origin = self._origin(above.layer, above.key)
-            notes.insert(0, f"lowered from {value_text(above)} ({origin})")
+    def _timeout(self, each: EffectiveValue) -> Row:
+        row, ceiling = self._row(each), self._resolution.value("max_timeout")
+        if ceiling is None or not ceiling.active or ceiling.mode != "enforce":
+            return row
+        if each.active and ceiling.value >= each.value:
+            return row
+        note = f"{row.value} lowered by max_timeout ({self._origin(ceiling.layer, ceiling.entry)})"
+        value = value_text(ceiling)
+        return msgspec.structs.replace(row, value=value, note=note, enforced="enforced")
+
+    def _row(self, each: EffectiveValue) -> Row:
+        notes = [each.note] if each.note else []
+        if each.lowered is not None:
+            origin = self._origin(each.lowered.layer, each.entry)
+            notes.insert(0, f"lowered from {value_text(each.lowered)} ({origin})")
+        enforced: Enforced = "enforced" if each.mode == "enforce" else "shadow"
         return Row(
-            key=choice.key,
-            value=value_text(choice),
-            scope=choice.scope.describe(self._caller),
-            source=self._origin(choice.layer, choice.key),
-            mode=choice.mode,
-            enforced=_enforced(choice),
+            key=each.entry.dotted,
+            value=value_text(each),
+            scope=each.scope.describe(self._caller),
+            source=self._origin(each.layer, each.entry),
+            mode=each.mode,
+            enforced=enforced if each.active else "off",
             note="; ".join(notes),
         )
 
-    def _absent(self, name: str, choice: Choice | None) -> Row | None:
-        if choice is None:
-            return None
-        section, _, key = name.rpartition(".")
-        value = "set" if name == "command" else value_text(choice)
-        source = self._origin(choice.layer, key, section)
-        scope = choice.scope.describe(self._caller)
-        return Row(name, value, scope, source, choice.mode, "absent", NOT_IN_PROCESS)
+    def _absent(self, each: EffectiveValue) -> Row:
+        note = "by nothing yet" if each.entry.key.by == "nothing" else NOT_IN_PROCESS
+        return msgspec.structs.replace(self._row(each), enforced="absent", note=note)
 
-    def _origin(self, layer: Layer, key: str | None, section: str = "") -> str:
+    def _origin(self, layer: Layer, entry: Entry | None = None) -> str:
         if layer.label:
             return layer.label
-        path = (*layer.path, *(part for part in (section, key) if part))
+        path = layer.path if entry is None else (*layer.path, *entry.path)
         line, _ = self._document.position(path, key=True)
         return f"{self._name}:{line}"
 
 
-def value_text(choice: Choice) -> str:
-    """A value in the units of the file."""
-    if choice.value is None:
+def value_text(each: EffectiveValue) -> str:
+    """Return a value in the units of the file."""
+    if each.value is None:
         return units.UNLIMITED
-    if choice.key in ("rate", "quota"):
-        return _rate_text(choice)
-    return _TEXTS.get(choice.key, _word)(choice.value)
-
-
-def _word(value: object) -> str:
-    return show(value).strip('"')
-
-
-def _names(value: list[str]) -> str:
-    return ", ".join(value)
-
-
-def _range(value: tuple[int, int]) -> str:
-    return "..".join(units.duration_text(end) for end in value)
-
-
-_TEXTS: dict[str, Callable[[Any], str]] = {
-    "timeout": units.duration_text,
-    "max_timeout": units.duration_text,
-    "cancel_grace": units.duration_text,
-    "handshake": units.duration_text,
-    "cpu_time": units.duration_text,
-    "wall_time": units.duration_text,
-    "monitor_interval": units.duration_text,
-    "max_input_bytes": units.size_text,
-    "max_output_bytes": units.size_text,
-    "max_frame_bytes": units.size_text,
-    "memory": units.size_text,
-    "disk": units.size_text,
-    "address_space": units.size_text,
-    "core_size": units.size_text,
-    "bandwidth": units.bandwidth_text,
-    "token": "env:{}".format,
-    "cpu": "{}m".format,
-    "backoff": _range,
-    "pass_": _names,
-    "secret": _names,
-    "mounts": lambda mounts: str(len(mounts)),
-}
-
-
-def _rate_text(choice: Choice) -> str:
-    text = units.rate_text(*choice.value)
-    rate = choice.rate
+    unit, rate = each.entry.unit, each.rate
+    text = show(each.value).strip('"') if unit is None else unit.text(each.value)
     if rate is None:
         return text
     if rate.burst is not None:
         text += f", burst {rate.burst}"
     if rate.on_limit == "wait":
         text += ", wait"
-    return f"{text}, per caller" if choice.scope.per_caller else text
+    return f"{text}, per caller" if each.scope.per_caller else text
 
 
-def _enforced(choice: Choice) -> Enforced:
-    if not choice.active:
-        return "off"
-    return "enforced" if choice.mode == "enforce" else "shadow"
+def _is_here(each: EffectiveValue) -> bool:
+    """Return True if this process enforces it, not `callgate run` alone."""
+    key = each.entry.key
+    return key.by == "router" and key.only in (None, each.value)
+
+
+def _absent_order(entry: Entry) -> tuple[bool, bool, bool]:
+    """Sections last, a caller's keys before them; a router's, if absent, after other agents'."""
+    return bool(entry.section), entry.joins == "caller", entry.key.by == "router"

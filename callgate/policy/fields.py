@@ -9,7 +9,7 @@ Annotations are not postponed here and in `schema`: pydantic would compile each 
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,13 +25,19 @@ from pydantic import (
 
 from callgate.policy import units
 from callgate.policy.patterns import is_glob
-from callgate.policy.units import UNLIMITED, UnitError
+from callgate.policy.units import UNLIMITED, Mark, Unit, UnitError
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
 Mode = Literal["enforce", "shadow", "off"]
+By = Literal["router", "gate", "launcher", "audit", "nothing"]
+Joins = Literal["nearest", "lowest", "every", "capped", "caller", "access"]
+"""How statements of several levels become one: the nearest; the lowest, `global`, the caller and
+the manifest being ceilings; every one of them; the agent's, capped by its manifest; the caller's;
+the most specific entry of a tool.
+"""
 
 MAX_CONCURRENCY = 1_000_000
 MAX_QUEUE = 100_000
@@ -49,13 +55,36 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NOT_ZERO = r"(?!0+(?:\.0+)?(?![0-9.]))"
 
 
-class Kind:
-    """What an author calls a leaf's type; pydantic skips it, the reference page shows it."""
+class Key(Mark, frozen=True):
+    """One key's row in the table, beside its name, level and type: all that others read of it.
 
-    __slots__ = ("name",)
+    Pydantic skips it, but for the sentence, which it puts into the JSON schema. Values of
+    profiles are spelled as in a file.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    says: str
+    """The key's one sentence of documentation."""
+    by: By | None = None
+    """Who enforces it, perhaps nothing yet; None for what steers the policy itself."""
+    guarded: Any = None
+    """What holds under `profile: guarded` where nothing is written."""
+    interactive: Any = None
+    """The same under `profile: interactive`; None: as under `guarded`."""
+    contained: Any = None
+    """The launcher's default for an agent that asks for containment."""
+    joins: Joins | None = None
+    """How statements of several levels meet; None: as is usual for its level and enforcer."""
+    member: str | None = None
+    """Of the compiled spec; None: the key with the suffix of its unit."""
+    only: str | None = None
+    """The one value that needs no process to enforce."""
+    after: str | None = None
+    """The key that `explain` shows before this one, "" for none; None: the one above it."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: "CoreSchema", handler: GetJsonSchemaHandler
+    ) -> "JsonSchemaValue":
+        return {**handler(core_schema), "description": self.says}
 
 
 class Strict(BaseModel):
@@ -117,23 +146,21 @@ _positive_bytes = _above_zero(units.size_bytes, units.SIZE_TEXT)
 
 Duration = Annotated[
     int,
-    Kind("duration"),
+    units.DURATION,
     PlainValidator(units.duration_ns),
     _schema(_text(units.DURATION_PATTERN), unlimited=False),
 ]
 DurationRange = Annotated[
     tuple[int, int],
-    Kind("range"),
+    units.RANGE,
     PlainValidator(units.duration_range_ns),
     _schema(_text(units.RANGE_PATTERN), unlimited=False),
 ]
-Size = Annotated[
-    int, Kind("size"), PlainValidator(_positive_bytes), _schema(*_SIZE, unlimited=False)
-]
+Size = Annotated[int, units.SIZE, PlainValidator(_positive_bytes), _schema(*_SIZE, unlimited=False)]
 DurationOrNone = Annotated[
-    int | None, Kind("duration"), _or_unlimited(_positive_ns), _schema(_DURATION)
+    int | None, units.DURATION, _or_unlimited(_positive_ns), _schema(_DURATION)
 ]
-SizeOrNone = Annotated[int | None, Kind("size"), _or_unlimited(_positive_bytes), _schema(*_SIZE)]
+SizeOrNone = Annotated[int | None, units.SIZE, _or_unlimited(_positive_bytes), _schema(*_SIZE)]
 CountOrNone = Annotated[
     int | None,
     _or_unlimited(_whole(1, MAX_CONCURRENCY)),
@@ -152,19 +179,19 @@ RateOrNone = Annotated[
 ]
 QueueLength = Annotated[
     int,
-    Kind("count"),
+    units.COUNT,
     PlainValidator(_whole(0, MAX_QUEUE)),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_QUEUE}),
 ]
 Burst = Annotated[
     int,
-    Kind("count"),
+    units.COUNT,
     PlainValidator(_whole(1, units.MAX_COUNT)),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": units.MAX_COUNT}),
 ]
 Restarts = Annotated[
     int,
-    Kind("count"),
+    units.COUNT,
     PlainValidator(_whole(0, 1_000_000)),
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
 ]
@@ -173,8 +200,9 @@ Restarts = Annotated[
 class Limit(Strict):
     """A limit and how it is meant: `enforce`, `shadow` (only recorded) or `off`."""
 
+    unit: ClassVar[Unit]
     limit: Any
-    mode: Mode | None = Field(None, description="Of this limit alone.")
+    mode: Annotated[Mode | None, Key("Of this limit alone.")] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -194,51 +222,58 @@ class Limit(Strict):
 class TimeLimit(Limit):
     """At most this long, in nanoseconds."""
 
+    unit = units.DURATION
     limit: DurationOrNone
 
 
 class CountLimit(Limit):
     """At most this many."""
 
+    unit = units.COUNT
     limit: CountOrNone
 
 
 class BytesLimit(Limit):
     """At most this many bytes."""
 
+    unit = units.SIZE
     limit: SizeOrNone
 
 
 class CpuLimit(Limit):
     """At most this share of processors, in millicores."""
 
+    unit = units.PROCESSORS
     limit: CpuOrNone
 
 
 class BandwidthLimit(Limit):
     """At most this many bits a second."""
 
+    unit = units.BANDWIDTH
     limit: BandwidthOrNone
 
 
 class QuotaLimit(Limit):
     """At most this many calls in each window of the wall clock."""
 
+    unit = units.RATE
     limit: RateOrNone
 
 
 class RateLimit(Limit):
     """At most this many calls a period."""
 
+    unit = units.RATE
     limit: RateOrNone
-    burst: Burst | None = Field(None, description="How many at once; the N of `N/period`.")
-    on_limit: Literal["deny", "wait"] = Field("deny", description="Refuse, or wait in the queue.")
+    burst: Annotated[Burst | None, Key("How many at once; the N of `N/period`.")] = None
+    on_limit: Annotated[Literal["deny", "wait"], Key("Refuse, or wait in the queue.")] = "deny"
 
 
 class SplitRateLimit(RateLimit):
     """A rate that may be counted for each caller apart."""
 
-    per: Literal["caller"] | None = Field(None, description="Each caller has its own count.")
+    per: Annotated[Literal["caller"] | None, Key("Each caller has its own count.")] = None
 
 
 def _agent_name(name: str) -> str:
@@ -294,16 +329,23 @@ def _env_name(value: object) -> str:
     return value
 
 
+MAY_BE_EMPTY = BeforeValidator(lambda data: {} if data is None else data)
+"""For an entry that may stand without keys."""
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 CallerName = Annotated[str, AfterValidator(_caller_name)]
 ToolName = Annotated[str, AfterValidator(_tool_name)]
 Token = Annotated[
     str,
-    Kind("`env:NAME`"),
+    Unit("`env:NAME`", "env:{}".format),
     PlainValidator(_token),
     WithJsonSchema(_text(f"env:{_ENV_NAME.pattern}")),
 ]
-EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema(_text(_ENV_NAME.pattern))]
+_EnvName = Annotated[str, PlainValidator(_env_name), WithJsonSchema(_text(_ENV_NAME.pattern))]
+EnvNames = Annotated[list[_EnvName], Unit("list", ", ".join)]
 Version = Annotated[Literal[1], BeforeValidator(_version)]
-State = Annotated[str, Kind("`local`"), PlainValidator(_state), WithJsonSchema({"const": "local"})]
+State = Annotated[
+    str, Unit("`local`", str), PlainValidator(_state), WithJsonSchema({"const": "local"})
+]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Command = Annotated[list[Text], Field(min_length=1), Unit("list", lambda _: "set")]
+"""Words that may hold secrets: never shown."""

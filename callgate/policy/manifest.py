@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 MAX_MANIFEST_BYTES = 256 * 1024
 """A hundred times the largest example in its specification."""
 
-_MEGABYTE = 2**20
 _MAX_COUNT = 100_000
 """Percent, megabytes, calls or processes: in all of them more than any host has."""
 
 
 class ManifestError(ValueError):
-    """One thing that is wrong: which key, what was found, what was expected."""
+    """Tells one thing that is wrong: which key, what was found, what was expected."""
 
     def __init__(self, key: str, found: str, expected: str) -> None:
         super().__init__(f"{key}: found {found}, expected {expected}")
@@ -49,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read_manifest(data: bytes, name: str) -> tuple[Manifest | None, list[ManifestError]]:
-    """The limits in a manifest's text, or everything that is wrong with it."""
+    """Return the limits in a manifest's text, or everything that is wrong with it."""
     if len(data) > MAX_MANIFEST_BYTES:
         expected = f"a file of at most {MAX_MANIFEST_BYTES} bytes"
         return None, [ManifestError("", f"more than {MAX_MANIFEST_BYTES} bytes", expected)]
@@ -65,90 +64,74 @@ def read_manifest(data: bytes, name: str) -> tuple[Manifest | None, list[Manifes
     return (None, reader.errors) if reader.errors else (manifest, [])
 
 
-class _Reader:
-    def __init__(self, tree: dict[str, Any]) -> None:
-        self.errors: list[ManifestError] = []
-        self._tree = tree
-
-    def read(self, name: str) -> Manifest:
-        limits: dict[str, Any] = {}
-        execution = self._section(self._tree, "execution_limits")
-        duration = self._take(execution, "max_tool_call_duration", units.duration_ns)
-        if duration is not None:
-            limits["timeout"] = limits["max_timeout"] = units.duration_text(duration)
-        calls = self._take(execution, "max_concurrent_calls", _count)
-        if calls is not None:
-            limits["concurrency"] = calls
-        rate = self._take(execution, "rate_limit", units.rate)
-        if rate is not None:
-            limits["rate"] = units.rate_text(*rate)
-        resources = self._section(self._tree, "resources")
-        network = self._section(resources, "network")
-        bandwidth = self._take(network, "bandwidth_limit", units.bandwidth_bps)
-        if bandwidth is not None:
-            limits["bandwidth"] = units.bandwidth_text(bandwidth)
-        connections = self._take(network, "max_connections", _count)
-        contained = self._resources(resources)
-        if contained:
-            limits["containment"] = Containment.model_validate(contained)
-        return Manifest(name, Defaults.model_validate(limits), connections)
-
-    def _resources(self, resources: dict[str, Any]) -> dict[str, Any]:
-        """`{cpu: {limit: 500m}}` of OpenSentience, `{cpuPercent: 50}` of Claude settings."""
-        found = {
-            "cpu": self._nested(resources, "cpu", units.millicores),
-            "memory": self._nested(resources, "memory", units.size_bytes),
-            "disk": self._nested(resources, "disk", units.size_bytes),
-        }
-        for key, target in (("memoryMb", "memory"), ("diskMb", "disk")):
-            count = self._take(resources, key, _count)
-            if count is not None:
-                found[target] = count * _MEGABYTE
-        percent = self._take(resources, "cpuPercent", _count)
-        if percent is not None:
-            found["cpu"] = percent * 10
-        found["pids"] = self._take(resources, "maxProcesses", _count)
-        contained: dict[str, Any] = {k: v for k, v in found.items() if v is not None}
-        if "cpu" in contained:
-            contained["cpu"] = f"{contained['cpu']}m"
-        return contained
-
-    def _section(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
-        value = parent.get(key, {})
-        if isinstance(value, dict):
-            return value
-        self.errors.append(ManifestError(key, show(value), "a mapping"))
-        return {}
-
-    def _nested(
-        self, resources: dict[str, Any], key: str, parse: Callable[[object], int]
-    ) -> int | None:
-        section = self._section(resources, key)
-        number: int | None = self._take(section, "limit", parse, prefix=f"{key}.")
-        return number
-
-    def _take(
-        self,
-        section: dict[str, Any],
-        key: str,
-        parse: Callable[[object], Any],
-        prefix: str = "",
-    ) -> Any:
-        if key not in section:
-            return None
-        try:
-            value = parse(section[key])
-        except UnitError as error:
-            found = show(section[key])
-            self.errors.append(ManifestError(prefix + key, found, error.expected))
-            return None
-        if value == 0:
-            self.errors.append(ManifestError(prefix + key, "zero", "more than zero"))
-            return None
-        return value
-
-
 def _count(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_COUNT:
         return value
     raise UnitError(f"a whole number from 1 to {_MAX_COUNT}")
+
+
+_KEYS: tuple[tuple[str, Callable[[object], Any], dict[str, Callable[[Any], Any]]], ...] = (
+    (
+        "execution_limits.max_tool_call_duration",
+        units.duration_ns,
+        {"timeout": units.duration_text, "max_timeout": units.duration_text},
+    ),
+    ("execution_limits.max_concurrent_calls", _count, {"concurrency": int}),
+    ("execution_limits.rate_limit", units.rate, {"rate": units.RATE.text}),
+    ("resources.network.bandwidth_limit", units.bandwidth_bps, {"bandwidth": units.bandwidth_text}),
+    ("resources.network.max_connections", _count, {"connections": int}),
+    ("resources.cpu.limit", units.millicores, {"containment.cpu": "{}m".format}),
+    ("resources.memory.limit", units.size_bytes, {"containment.memory": int}),
+    ("resources.disk.limit", units.size_bytes, {"containment.disk": int}),
+    # Claude's settings.json
+    ("resources.memoryMb", _count, {"containment.memory": "{}MiB".format}),
+    ("resources.diskMb", _count, {"containment.disk": "{}MiB".format}),
+    ("resources.cpuPercent", _count, {"containment.cpu": lambda percent: f"{percent}0m"}),
+    ("resources.maxProcesses", _count, {"containment.pids": int}),
+)
+"""A manifest's key, how it is read, and the keys of a policy that it states, spelled as there."""
+
+
+class _Reader:
+    def __init__(self, tree: dict[str, Any]) -> None:
+        self.errors: list[ManifestError] = []
+        self._sections: dict[str, dict[str, Any]] = {"": tree}
+
+    def read(self, name: str) -> Manifest:
+        limits: dict[str, Any] = {}
+        contained: dict[str, Any] = {}
+        for path, parse, stated in _KEYS:
+            value = self._take(path, parse)
+            for key, spelled in stated.items() if value is not None else ():
+                section, _, word = key.rpartition(".")
+                (contained if section else limits)[word] = spelled(value)
+        connections = limits.pop("connections", None)
+        if contained and not self.errors:
+            limits["containment"] = Containment.model_validate(contained)
+        return Manifest(name, Defaults.model_validate(limits), connections)
+
+    def _section(self, path: str) -> dict[str, Any]:
+        """Return what stands at a path, empty if nothing does; not a mapping is one error."""
+        if path not in self._sections:
+            above, _, key = path.rpartition(".")
+            value = self._section(above).get(key, {})
+            if not isinstance(value, dict):
+                self.errors.append(ManifestError(key, show(value), "a mapping"))
+                value = {}
+            self._sections[path] = value
+        return self._sections[path]
+
+    def _take(self, path: str, parse: Callable[[object], Any]) -> Any:
+        above, _, key = path.rpartition(".")
+        section = self._section(above)
+        if key not in section:
+            return None
+        shown = path.removeprefix("resources.") if key == "limit" else key
+        try:
+            value = parse(section[key])
+        except UnitError as error:
+            self.errors.append(ManifestError(shown, show(section[key]), error.expected))
+            return None
+        if value == 0:
+            self.errors.append(ManifestError(shown, "zero", "more than zero"))
+        return value or None

@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 def is_glob(text: str) -> bool:
-    """Whether the text is a pattern rather than a name."""
+    """Return True if the text is a pattern rather than a name."""
     return "*" in text or "?" in text
 
 
 def normal(glob: str) -> str:
-    """The glob with runs of `*` made one: they mean the same and would count as longer."""
+    """Return the glob with runs of `*` made one: they mean the same, but would count as longer."""
     return re.sub(r"\*+", "*", glob)
 
 
 def compile_glob(glob: str, *, one: str = ".") -> re.Pattern[str]:
-    """A regex for `fullmatch`; `one` is what stands for `?`."""
+    """Return a regex for `fullmatch`; `one` is what stands for `?`."""
     parts = [
         "".join(one if char == "?" else re.escape(char) for char in part)
         for part in normal(glob).split("*")
@@ -57,7 +57,7 @@ class Entries(Generic[T]):
         ]
 
     def key(self, name: str) -> str:
-        """The entry's own text for a name: exact, else the longest glob, else `*`."""
+        """Return the entry's own text for a name: exact, else the longest glob, else `*`."""
         if name in self._exact:
             return name
         for glob, pattern, _, _ in self._globs:
@@ -66,7 +66,7 @@ class Entries(Generic[T]):
         return ANY_TOOL
 
     def matching(self, key: str) -> list[T]:
-        """What applies to a name or to a glob of the policy, most specific first.
+        """Return what applies to a name or to a glob of the policy, most specific first.
 
         For a glob those globs apply that match whatever it matches: `r*` for `read_*`. It
         is matched as text, where `*` may only be met by a `*`.

@@ -16,11 +16,10 @@ import msgspec
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
 from callgate.policy.checks import unknown_launchers, warnings_of
+from callgate.policy.compile_launch import launch_spec
+from callgate.policy.compile_limits import audit_spec, gate_spec, lane_spec
 from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
-from callgate.policy.files import read_at_most, read_regular
-from callgate.policy.lanes import audit_spec, gate_spec, lane_spec
-from callgate.policy.launch import launch_spec
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from callgate.policy.problems import PolicyError, Problem
 from callgate.policy.resolve import Resolver
@@ -112,7 +111,7 @@ class Policy:
         base: str | os.PathLike[str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Policy:
-        """Of what was read, with the problems that it has so far."""
+        """Make a policy of what was read, with the problems that it has so far."""
         file, more = validate(document)
         problems += _elsewhere(problems, more)
         if file is None or problems:
@@ -164,28 +163,28 @@ class Policy:
 
     @classmethod
     def profile(cls, name: str, *, audit: Mapping[str, Any] | None = None) -> Policy:
-        """A policy without a file: the values of a profile, and an audit if it is asked for."""
+        """Return a policy without a file: a profile's values, and an audit if it is asked for."""
         tree = {"version": 1, "profile": name} | ({} if audit is None else {"audit": {**audit}})
         data = msgspec.json.encode(tree)
         return cls._made(Document.of(tree), [], data, f"<profile {name}>")
 
     @classmethod
     def default(cls) -> Policy:
-        """What a policy file that says nothing means."""
+        """Return what a policy file that says nothing means."""
         return cls.profile("guarded")
 
     def agent_key(self, agent: str) -> str:
-        """The name if the policy has it, else `*`."""
+        """Return the name if the policy has it, else `*`."""
         return agent if agent in self.agents else ANY
 
     def tool_key(self, agent: str, tool: str) -> str:
-        """The name if the policy has it, else the longest pattern that fits, else `*`."""
+        """Return the name if the policy has it, else the longest pattern that fits, else `*`."""
         return self._resolver.tool_key(agent, tool)
 
     def lane(
         self, caller_key: str, agent_key: str, tool_key: str, *, agent: str | None, tool: str | None
     ) -> LaneSpec:
-        """All that the policy says of a lane; `agent` and `tool` are names to show, or None.
+        """Return all that holds for a lane; `agent` and `tool` are names to show, or None.
 
         `agent_key` and `tool_key` may be names that the policy does not have but a program
         declared: they then have counters of their own.
@@ -195,20 +194,20 @@ class Policy:
         return lane_spec(resolution, keys, agent=agent, tool=tool, policy=self.revision)
 
     def gate(self, agent: str) -> GateSpec:
-        """All that the policy says of the connection to an agent."""
+        """Return all that the policy says of the connection to an agent."""
         return gate_spec(self._resolver.resolve(ANY, agent, None), agent)
 
     def unknown_launchers(self, known: Collection[str]) -> list[Problem]:
-        """Where it names a launcher that is not among the `known` ones."""
+        """Return where it names a launcher that is not among the `known` ones."""
         return list(unknown_launchers(self._file, self._document, known))
 
     def launch_spec(self, agent: str, command: Sequence[str] | None = None) -> LaunchSpec:
-        """All that the policy says of an agent's process; `command` replaces its own.
+        """Return all that the policy says of an agent's process; `command` replaces its own.
 
         Raises `ConfigError` if neither says how to start it.
         """
         resolution = self._resolver.resolve(ANY, agent, None)
-        stated = resolution.part("", "command")
+        stated = resolution.value("command")
         words = command or (None if stated is None else stated.value)
         if not words:
             raise ConfigError(agent=agent)
@@ -223,7 +222,7 @@ class Policy:
         )
 
     def explain(self, agent: str, tool: str | None = None, caller: str | None = None) -> list[Row]:
-        """Each effective limit with the line that it came from.
+        """Return each effective limit with the line that it came from.
 
         `tool` is one that the agent lists. One that it does not list is under a pattern: then
         give its `tool_key`, as a router does.
@@ -234,12 +233,18 @@ class Policy:
         return rows + explainer.absent(self._manifests.get(agent))
 
 
+def read_at_most(path: Path, limit: int) -> bytes:
+    """Return the file, or its first `limit` + 1 bytes, which tells that it is larger."""
+    with path.open("rb") as file:
+        return file.read(limit + 1)
+
+
 def _resolved(path: str, base: Path | None) -> str:
     return str(Path(path) if base is None else base / path)
 
 
 def _elsewhere(problems: list[Problem], more: list[Problem]) -> list[Problem]:
-    """Of two problems in one place the first is the cause."""
+    """Return those of `more` in new places: of two in one place the first is the cause."""
     taken = {(problem.line, problem.column) for problem in problems}
     return [problem for problem in more if (problem.line, problem.column) not in taken]
 
@@ -253,12 +258,16 @@ def _manifest_paths(file: PolicyFile, base: Path | None) -> Iterator[tuple[str, 
 def _read_manifest(
     document: Document, at: tuple[str, ...], path: Path
 ) -> tuple[Manifest | Problem | list[Problem], bytes]:
-    """The manifest or its problems, which stand where the policy names it; and its bytes."""
+    """Return the manifest or its problems, placed where the policy names it; and its bytes."""
     line, column = document.position(at)
     where = ".".join(at)
     try:
-        data = read_regular(path, MAX_MANIFEST_BYTES)
+        # An agent's author may fill that path: no device or pipe may be read for ever. The policy
+        # itself may come through a pipe (`callgate check <(...)`).
+        data = read_at_most(path, MAX_MANIFEST_BYTES) if path.is_file() else None
     except (OSError, ValueError):  # ValueError: a path with a NUL
+        data = None
+    if data is None:
         found = f"{path.name}, which cannot be read"
         return Problem(where, line, column, found, "a manifest file"), b""
     manifest, errors = read_manifest(data, path.name)

@@ -38,14 +38,14 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message(self) -> str:
-        """The sentence, without the position."""
+        """Return the sentence, without the position."""
         where = f"{self.path}: " if self.path else ""
         hint = f' (did you mean "{self.suggestion}"?)' if self.suggestion else ""
         return f"{where}found {self.found}, expected {self.expected}{hint}"
 
 
 class PolicyError(ConfigError):
-    """The policy cannot be used; unlike a warning it leaves the former policy in force."""
+    """Raised when a policy cannot be used; a former policy stays in force."""
 
     code = "policy.invalid"
 
@@ -69,12 +69,12 @@ class PolicyError(ConfigError):
 
 
 def render(problem: Problem, source: str) -> str:
-    """One line in the form that editors and terminals make clickable."""
+    """Return one line in the form that editors and terminals make clickable."""
     return f"{source}:{problem.line}:{problem.column}: {problem.message}"
 
 
 def dotted(path: Path) -> str:
-    """A path for people: `tools.read_*.timeout`, `command[2]`; it ends at a secret key."""
+    """Return a path for people: `tools.read_*.timeout`, `command[2]`; it ends at a secret key."""
     text = ""
     for part in path:
         if isinstance(part, int):

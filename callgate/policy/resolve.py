@@ -2,68 +2,70 @@
 
 Pure. For each key the most specific of tool, pattern, agent, manifest, `defaults` and
 profile wins; what then only lowers is a ceiling: `global`, the caller, the manifest. Rates
-and concurrency do not replace one another across scopes: all of them apply.
+and concurrency do not replace one another across scopes: all of them apply. Which of these
+a key follows is its entry's `joins`.
 
-Lanes and `explain` are both made from the `Choice`s made here, so that what is shown
+Lanes and `explain` are both made from the `EffectiveValue`s made here, so that what is shown
 cannot differ from what is enforced.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callgate.model import ANY, Scope
 from callgate.policy.fields import Limit, Mode, RateLimit, SplitRateLimit
+from callgate.policy.keys import CONTAINED, KEYS, PROFILES, Entry
 from callgate.policy.patterns import Entries
-from callgate.policy.profiles import PROFILES
-from callgate.policy.schema import PolicyFile, Tool
+from callgate.policy.problems import Path
+from callgate.policy.schema import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from callgate.policy.manifest import Manifest
-    from callgate.policy.problems import Path
+    from callgate.policy.schema import PolicyFile
 
-Level = Literal["tool", "agent", "caller", "global"]
 GLOBAL = Scope("global")
 CALLER = Scope("caller")
+LAUNCHER_DEFAULT = "launcher default"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One place that can state a key; `label` is for places that are not in the file."""
 
-    level: Level
-    model: BaseModel
+    level: Literal["tool", "agent", "caller", "global"]
+    model: Limits
     path: Path = ()
     label: str = ""
 
-    def get(self, key: str) -> Any:
-        """What is written for the key here, or None."""
-        return getattr(self.model, key) if key in self.model.model_fields_set else None
+    def get(self, entry: Entry) -> Any:
+        """Return what is written for the key here, or None."""
+        model: Any = getattr(self.model, entry.section, None) if entry.section else self.model
+        stated = model is not None and entry.field in model.model_fields_set
+        return getattr(model, entry.field) if stated else None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One effective statement; `value` is None for `unlimited`."""
+class EffectiveValue(Struct, frozen=True):
+    """The value that holds for a key in one scope; None is `unlimited`."""
 
-    key: str
+    entry: Entry
     scope: Scope
     value: Any
     mode: Mode
     layer: Layer
     rate: RateLimit | None = None
     note: str = ""
-    lowered: Choice | None = None
+    lowered: EffectiveValue | None = None
     """What this one was lower than."""
 
     @property
     def active(self) -> bool:
-        """Whether it says anything to a call."""
+        """Return True if it says anything to a call."""
         return self.value is not None and self.mode != "off"
 
 
@@ -72,11 +74,13 @@ class Resolver:
 
     def __init__(self, file: PolicyFile, manifests: Mapping[str, Manifest]) -> None:
         self._file = file
-        self._manifests = manifests
-        self._global = Layer("global", file.global_, ("global",))
+        self.global_layer = Layer("global", file.global_, ("global",))
         self._defaults = Layer("agent", file.defaults, ("defaults",))
-        profile = PROFILES[file.profile]
-        self._profile = Layer("agent", profile, label=f"profile {file.profile}")
+        self._profile = Layer("agent", PROFILES[file.profile], label=f"profile {file.profile}")
+        self._manifests = {
+            agent: Layer("agent", manifest.limits, label=f"manifest {manifest.name}")
+            for agent, manifest in manifests.items()
+        }
         self._tools: dict[str, Entries[Layer]] = {}
         for name, agent in file.agents.items():
             path = ("agents", name, "tools")
@@ -84,57 +88,45 @@ class Resolver:
             self._tools[name] = Entries(layers)
 
     def tool_key(self, agent: str, tool: str) -> str:
-        """The entry that speaks for a name."""
+        """Return the entry that speaks for a name."""
         entries = self._tools.get(agent)
         return ANY if entries is None else entries.key(tool)
 
     def caller_layer(self, caller_key: str) -> Layer | None:
-        """The caller's entry, or the template's."""
+        """Return the caller's entry, or the template's."""
         name = caller_key if caller_key in self._file.callers else ANY
         entry = self._file.callers.get(name)
         return None if entry is None else Layer("caller", entry, ("callers", name))
 
     def tool_layers(self, agent_key: str, tool_key: str) -> list[Layer]:
-        """Entries of `tools` that apply, most specific first."""
+        """Return the entries of `tools` that apply, most specific first."""
         entries = self._tools.get(agent_key)
         return [] if entries is None else entries.matching(tool_key)
 
     def manifest_layer(self, agent_key: str) -> Layer | None:
-        """What the agent's manifest says, if it has one."""
-        manifest = self._manifests.get(agent_key)
-        if manifest is None:
-            return None
-        return Layer("agent", manifest.limits, label=f"manifest {manifest.name}")
+        """Return what the agent's manifest says, if it has one."""
+        return self._manifests.get(agent_key)
 
     def agent_layers(self, agent_key: str) -> list[Layer]:
-        """Agent, manifest, defaults, profile."""
-        layers = [self._defaults, self._profile]
-        manifest = self.manifest_layer(agent_key)
-        if manifest is not None:
-            layers.insert(0, manifest)
+        """Return agent, manifest, defaults and profile, as far as there are such."""
         agent = self._file.agents.get(agent_key)
-        if agent is not None:
-            layers.insert(0, Layer("agent", agent, ("agents", agent_key)))
-        return layers
+        own = None if agent is None else Layer("agent", agent, ("agents", agent_key))
+        layers = (own, self._manifests.get(agent_key), self._defaults, self._profile)
+        return [layer for layer in layers if layer is not None]
 
     def resolve(self, caller_key: str, agent_key: str, tool_key: str | None) -> Resolution:
-        """Everything that applies to one lane, or to an agent without a tool."""
+        """Return all that applies to one lane, or to an agent without a tool."""
         return Resolution(self, caller_key, agent_key, tool_key)
 
-    def mode(self, value: object, *layers: Layer | None) -> Mode:
-        """The limit's own mode, else that of the nearest layer, else the policy's."""
+    def mode(self, value: object, *layers: Layer) -> Mode:
+        """Return the limit's own mode, else that of the nearest layer, else the policy's."""
         own = value.mode if isinstance(value, Limit) else None
-        stated = (layer.get("mode") for layer in layers if layer is not None)
-        return own or next((mode for mode in stated if mode), None) or self._file.mode
-
-    @property
-    def global_layer(self) -> Layer:
-        """The layer over all calls."""
-        return self._global
+        modes = (own, *(layer.model.mode for layer in layers))
+        return next((mode for mode in modes if mode), self._file.mode)
 
 
 class Resolution:
-    """One lane's choices, key by key."""
+    """One lane's values, key by key."""
 
     def __init__(
         self, resolver: Resolver, caller_key: str, agent_key: str, tool_key: str | None
@@ -144,146 +136,153 @@ class Resolution:
         self._tools = [] if tool_key is None else resolver.tool_layers(agent_key, tool_key)
         self._agents = resolver.agent_layers(agent_key)
         self._manifest = resolver.manifest_layer(agent_key)
+        contained = any("containment" in layer.model.model_fields_set for layer in self._agents)
+        default = [Layer("agent", CONTAINED, label=LAUNCHER_DEFAULT)] if contained else []
+        self._parts = self._agents + default
         self.agent_scope = Scope("agent", agent_key)
         self.tool_scope = Scope("tool", agent_key, tool_key)
 
-    def access(self) -> Choice | None:
-        """The most specific entry decides; one without `deny` allows, as it is listed."""
+    def value(self, name: str) -> EffectiveValue | None:
+        """Return what holds for a key that has one value; None if nobody states it."""
+        return next(iter(self.values(name)), None)
+
+    def nearest(self, name: str) -> EffectiveValue | None:
+        """Return what the operator wrote nearest to the tool, without ceilings and manifest."""
+        return self._nearest(KEYS[name], manifest=False)
+
+    def values(self, name: str) -> list[EffectiveValue]:
+        """Return all that hold for a key, outermost scope first."""
+        entry = KEYS[name]
+        match entry.joins:
+            case "access":
+                one = self._access(entry)
+            case "nearest":
+                one = self._nearest(entry)
+            case "lowest":
+                one = self._lowest(entry)
+            case "capped":
+                one = self._capped(entry)
+            case "caller":
+                found = self._side(entry, self._caller, CALLER)
+                # A token is no limit: no mode makes it unnecessary.
+                return (
+                    found if entry.is_limit else [replace(each, mode="enforce") for each in found]
+                )
+            case "every":
+                return self._every(entry)
+        return [] if one is None else [one]
+
+    def _access(self, entry: Entry) -> EffectiveValue | None:
+        """Return what the most specific entry says; one without `deny` allows."""
         if not self._tools:
             return None
         layer = self._tools[0]
-        denied = isinstance(layer.model, Tool) and layer.model.deny is True
         mode = self._resolver.mode(None, *self._tools, *self._agents)
-        return Choice("access", self.tool_scope, denied, mode, layer)
+        return EffectiveValue(entry, self.tool_scope, layer.get(entry) is True, mode, layer)
 
-    def plain(self, key: str, *, manifest: bool = True) -> Choice | None:
-        """A key that nothing lowers: the first layer that states it."""
-        layers = [each for each in self._agents if manifest or each != self._manifest]
-        layer = _first(key, [*self._tools, *layers])
+    def _nearest(self, entry: Entry, *, manifest: bool = True) -> EffectiveValue | None:
+        layers = [each for each in self._agents if manifest or each is not self._manifest]
+        layer = _first(entry, [*self._tools, *layers])
         if layer is None:
             return None
-        value = layer.get(key)
         scope = self.tool_scope if layer.level == "tool" else self.agent_scope
-        mode = self._resolver.mode(value, *self._tools, *self._agents)
-        limit = value.limit if isinstance(value, Limit) else value
-        return Choice(key, scope, limit, mode, layer)
+        return self._stated(entry, layer, scope, *self._tools, *self._agents)
 
-    def lowest(self, key: str) -> Choice | None:
-        """A key with ceilings: the lowest that is enforced, else the lowest in shadow."""
-        own = self.plain(key, manifest=False)
-        choices = [own] if own is not None else []
-        choices += self._side(key, self._resolver.global_layer, GLOBAL)
-        choices += self._side(key, self._caller, CALLER)
-        choices += self._side(key, self._manifest, self.agent_scope, *self._agents)
-        return _lowest(choices)
+    def _lowest(self, entry: Entry) -> EffectiveValue | None:
+        """Return the lowest that is enforced, else the lowest in shadow."""
+        own = self._nearest(entry, manifest=False)
+        found = [] if own is None else [own]
+        found += self._side(entry, self._resolver.global_layer, GLOBAL)
+        found += self._side(entry, self._caller, CALLER)
+        found += self._side(entry, self._manifest, self.agent_scope, *self._agents)
+        return _lowest(found)
 
-    def part(self, section: str, key: str, *extra: Layer) -> Choice | None:
-        """A key of a section such as `containment`, filled key by key like the rest."""
-        found: list[Choice] = []
-        for layer in (*self._agents, *extra):
-            model = layer.get(section) if section else layer.model
-            if not isinstance(model, BaseModel) or key not in model.model_fields_set:
-                continue
-            value = getattr(model, key)
-            limit = value.limit if isinstance(value, Limit) else value
-            mode = self._resolver.mode(value, *self._agents)
-            choice = Choice(key, self.agent_scope, limit, mode, layer)
-            if not found or (layer == self._manifest and isinstance(value, Limit)):
-                found.append(choice)
+    def _capped(self, entry: Entry) -> EffectiveValue | None:
+        """Return the agent's own, lowered by its manifest."""
+        layers = [each for each in self._parts if each.get(entry) is not None]
+        kept = [each for each in layers[1:] if each is self._manifest and entry.is_limit]
+        found = [
+            self._stated(entry, layer, self.agent_scope, *self._agents)
+            for layer in layers[:1] + kept
+        ]
         return _lowest(found) if len(found) > 1 else next(iter(found), None)
 
-    def rates(self) -> list[Choice]:
-        """One for each scope, outermost first; the manifest may add a whole agent's."""
-        return self._scoped("rate")
-
-    def slots(self) -> list[Choice]:
-        """One for each scope, outermost first."""
-        return self._scoped("concurrency")
-
-    def quota(self) -> Choice | None:
-        """The caller's budget."""
-        found = self._side("quota", self._caller, CALLER)
-        return found[0] if found else None
-
-    def token(self) -> Choice | None:
-        """The variable with the caller's token."""
-        name = None if self._caller is None else self._caller.get("token")
-        if self._caller is None or name is None:
-            return None
-        return Choice("token", CALLER, name, "enforce", self._caller)
-
-    def _scoped(self, key: str) -> list[Choice]:
-        found = self._side(key, self._resolver.global_layer, GLOBAL)
-        found += self._side(key, self._caller, CALLER)
-        found += self._agent_scoped(key)
-        tool = _first(key, self._tools)
+    def _every(self, entry: Entry) -> list[EffectiveValue]:
+        found = self._side(entry, self._resolver.global_layer, GLOBAL)
+        found += self._side(entry, self._caller, CALLER)
+        found += self._of_agent(entry)
+        tool = _first(entry, self._tools)
         modes = (*self._tools, *self._agents)
-        return found + self._side(key, tool, self.tool_scope, *modes)
+        return found + self._side(entry, tool, self.tool_scope, *modes)
 
-    def _agent_scoped(self, key: str) -> list[Choice]:
-        """The agent's own, and the minimum with its manifest's."""
-        layer = _first(key, self._agents)
-        own = self._side(key, layer, self.agent_scope, *self._agents)
-        if self._manifest is None or not own:
+    def _of_agent(self, entry: Entry) -> list[EffectiveValue]:
+        """Return the agent's own, lowered by its manifest."""
+        layer = _first(entry, self._agents)
+        own = self._side(entry, layer, self.agent_scope, *self._agents)
+        manifest = self._side(entry, self._manifest, self.agent_scope, *self._agents)
+        if not manifest or not own:
             return own
-        manifest = self._side(key, self._manifest, self.agent_scope, *self._agents)
-        if not manifest:
-            return own
-        if key == "rate":
+        if own[0].rate is not None:
             return self._agent_rates(own[0], manifest[0])
         lowest = _lowest([own[0], *manifest])
         return own if lowest is None else [lowest]
 
-    def _agent_rates(self, own: Choice, manifest: Choice) -> list[Choice]:
-        """A manifest states N/period only; how to meet it is the operator's word."""
-        written = [layer for layer in self._agents if layer != self._manifest]
-        stated = next((rate for rate in (each.get("rate") for each in written) if rate), None)
-        wait = stated.on_limit if stated is not None else "deny"
+    def _agent_rates(self, own: EffectiveValue, manifest: EffectiveValue) -> list[EffectiveValue]:
+        """Return the lower rate; a manifest states N/period only, the operator how to meet it."""
+        written = [layer for layer in self._agents if layer is not self._manifest]
+        stated = _first(own.entry, written)
+        wait = stated.get(own.entry).on_limit if stated is not None else "deny"
         burst = own.rate.burst if own.rate is not None else None
         count = manifest.value[0]
         shaped = SplitRateLimit.model_validate(
             {"limit": "unlimited", "on_limit": wait, "burst": min(burst or count, count)}
         )
         manifest = replace(manifest, rate=shaped)
-        if own.layer == self._manifest:
+        if own.layer is self._manifest:
             return [manifest]
         if own.scope.per_caller:  # not comparable: one counts callers apart, one together
             return [own, manifest]
         lowest = _lowest([own, manifest])
         return [own] if lowest is None else [lowest]
 
-    def _side(self, key: str, layer: Layer | None, scope: Scope, *modes: Layer) -> list[Choice]:
-        """The layer's own statement as a list, empty if it makes none."""
-        value = None if layer is None else layer.get(key)
-        if layer is None or value is None:
+    def _side(
+        self, entry: Entry, layer: Layer | None, scope: Scope, *modes: Layer
+    ) -> list[EffectiveValue]:
+        """Return the layer's own statement as a list, empty if it makes none."""
+        if layer is None or layer.get(entry) is None:
             return []
-        mode = self._resolver.mode(value, *(modes or (layer,)))
+        return [self._stated(entry, layer, scope, *(modes or (layer,)))]
+
+    def _stated(self, entry: Entry, layer: Layer, scope: Scope, *modes: Layer) -> EffectiveValue:
+        value = layer.get(entry)
+        mode = self._resolver.mode(value, *modes)
         rate = value if isinstance(value, RateLimit) else None
         if isinstance(value, SplitRateLimit) and value.per == "caller":
             scope = Scope(scope.kind, scope.agent, scope.tool, per_caller=True)
-        return [Choice(key, scope, value.limit, mode, layer, rate)]
+        limit = value.limit if isinstance(value, Limit) else value
+        return EffectiveValue(entry, scope, limit, mode, layer, rate)
 
 
-def _first(key: str, layers: Sequence[Layer]) -> Layer | None:
-    return next((layer for layer in layers if layer.get(key) is not None), None)
+def _first(entry: Entry, layers: Sequence[Layer]) -> Layer | None:
+    return next((layer for layer in layers if layer.get(entry) is not None), None)
 
 
-def _lowest(choices: list[Choice]) -> Choice | None:
-    """Never gives up an enforced limit for a lower one that is only in shadow."""
-    if not choices:
+def _lowest(found: list[EffectiveValue]) -> EffectiveValue | None:
+    """Return the lowest, but never a shadow's for an enforced one."""
+    if not found:
         return None
-    active = [choice for choice in choices if choice.active]
-    enforced = [choice for choice in active if choice.mode == "enforce"]
+    active = [each for each in found if each.active]
+    enforced = [each for each in active if each.mode == "enforce"]
     if not active:
-        return choices[0]
+        return found[0]
     best = min(enforced or active, key=_size)
-    hidden = [choice for choice in active if _size(choice) < _size(best)]
+    hidden = [each for each in active if _size(each) < _size(best)]
     note = "a lower limit in shadow is not recorded beside it" if hidden else ""
-    first = choices[0]
+    first = found[0]
     lowered = first if first is not best else None
     return replace(best, note=note, lowered=lowered)
 
 
-def _size(choice: Choice) -> Fraction:
-    value = choice.value
+def _size(each: EffectiveValue) -> Fraction:
+    value = each.value
     return Fraction(*value) if isinstance(value, tuple) else Fraction(value)

@@ -1,27 +1,34 @@
-"""The shape of a policy file, as models: they validate it, and make its JSON schema and page.
+"""The shape of a policy file and the table of its keys: one entry here is one key.
 
-Pure. A key that is not set stays out of `model_fields_set`; that, not a default, is what
-precedence goes by. Keys that only a launcher or a gate can enforce are checked here all
-the same and shown as `absent` by `explain` until something enforces them.
+Pure. A field's name, type and `Key` are all that validation, resolution, compiled specs,
+`explain`, the JSON schema and the reference page know of it; none of them has a list of its
+own. A new limit is one entry here, and the code that reads its member of the compiled spec.
+
+A key that is not set stays out of `model_fields_set`; that, not a default, is what precedence
+goes by. Keys that only a launcher or a gate can enforce are checked here all the same and
+shown as `absent` by `explain` until something enforces them.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 
-from callgate.model import IgnoredCancel
+from callgate.model import IgnoredCancel, Level
 from callgate.policy.fields import (
     MAX_TOOLS,
+    MAY_BE_EMPTY,
     AgentName,
     BandwidthLimit,
     BytesLimit,
     CallerName,
+    Command,
     CountLimit,
     CpuLimit,
     Duration,
     DurationOrNone,
     DurationRange,
-    EnvName,
+    EnvNames,
+    Key,
     Mode,
     QueueLength,
     QuotaLimit,
@@ -39,59 +46,93 @@ from callgate.policy.fields import (
     Version,
     few_tools,
 )
+from callgate.policy.units import Unit
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
 
-class Ceilings(Strict):
-    """Limits that apply beside an agent's own."""
-
-    rate: RateLimit | None = Field(None, description="Calls per period.")
-    concurrency: CountLimit | None = Field(None, description="Calls at once.")
-    max_timeout: TimeLimit | None = Field(None, description="A ceiling on every call's time.")
-    max_input_bytes: BytesLimit | None = Field(None, description="A ceiling on arguments.")
-    max_output_bytes: BytesLimit | None = Field(None, description="A ceiling on results.")
-    mode: Mode | None = Field(None, description="Of the limits written here.")
-
-
-class Global(Ceilings):
-    """Limits over all calls together."""
+_RATE = Key(
+    "Calls per period; those of all levels hold.",
+    "router",
+    guarded="60/minute",
+    interactive={"limit": "600/minute", "on_limit": "wait"},
+    joins="every",
+    member="rates",
+)
+_TIMEOUT = Key("For calls that ask for none.", "router", guarded="15s", interactive="60s", after="")
 
 
-class Caller(Ceilings):
+class Limits(Strict):
+    """Limits over all calls together; a caller, an agent and a tool may have them, too."""
+
+    max_timeout: Annotated[
+        TimeLimit | None,
+        Key(
+            "The most that a call may take or ask for; the lowest of all levels holds.",
+            "router",
+            guarded="60s",
+            interactive="300s",
+            joins="lowest",
+        ),
+    ] = None
+    rate: Annotated[RateLimit | None, _RATE] = None
+    concurrency: Annotated[
+        CountLimit | None,
+        Key(
+            "Calls at once; those of all levels hold.",
+            "router",
+            guarded=3,
+            interactive=16,
+            joins="every",
+            member="slots",
+        ),
+    ] = None
+    max_input_bytes: Annotated[
+        BytesLimit | None,
+        Key("The most that arguments take; the lowest of all holds.", "router", joins="lowest"),
+    ] = None
+    max_output_bytes: Annotated[
+        BytesLimit | None,
+        Key("The most that a result takes; the lowest of all holds.", "router", joins="lowest"),
+    ] = None
+    mode: Annotated[Mode | None, Key("Of the limits written here.")] = None
+
+
+class CallerPolicy(Limits):
     """Limits of one caller; a named caller takes nothing from `"*"`."""
 
-    token: Token | None = Field(None, description="`env:NAME` of the variable with the token.")
-    quota: QuotaLimit | None = Field(
-        None, description="Calls in each window of the wall clock; survives restarts."
-    )
+    token: Annotated[
+        Token | None, Key("`env:NAME` of the variable with the token.", "gate", joins="caller")
+    ] = None
+    quota: Annotated[
+        QuotaLimit | None,
+        Key(
+            "Calls in each window of the wall clock; survives restarts.",
+            "router",
+            joins="caller",
+            after="queue",
+        ),
+    ] = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_written(cls, data: Any) -> Any:
-        return {} if data is None else data
 
-
-class Tool(Strict):
+class ToolPolicy(Limits):
     """One tool, or all that a pattern matches: `deny`, `allow` or limits."""
 
-    deny: bool | None = Field(None, description="Refuse the tool and do not offer it.")
-    timeout: TimeLimit | None = Field(None, description="For calls that ask for none.")
-    max_timeout: TimeLimit | None = Field(None, description="The most that a call may ask for.")
-    concurrency: CountLimit | None = Field(
-        None, description="Calls of this tool at once, beside the agent's own limit."
-    )
-    rate: SplitRateLimit | None = Field(
-        None, description="Calls of this tool per period, beside the agent's own limit."
-    )
-    max_input_bytes: BytesLimit | None = Field(None, description="The most that arguments take.")
-    max_output_bytes: BytesLimit | None = Field(None, description="The most that a result takes.")
-    isolate: Literal["task"] | None = Field(
-        None, description="In process: answer at the deadline even if the tool ignores it."
-    )
-    mode: Mode | None = Field(None, description="Of this tool's limits and of `deny`.")
+    rate: Annotated[SplitRateLimit | None, _RATE] = None
+    timeout: Annotated[TimeLimit | None, _TIMEOUT] = None
+    deny: Annotated[
+        bool | None, Key("Refuse the tool and do not offer it.", "router", joins="access", after="")
+    ] = None
+    isolate: Annotated[
+        Literal["task"] | None,
+        Key(
+            "In process: answer at the deadline even if the tool ignores it.",
+            "router",
+            after="max_output_bytes",
+        ),
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -109,130 +150,168 @@ class Tool(Strict):
 class Env(Strict):
     """Which variables an agent's process gets."""
 
-    pass_: list[EnvName] = Field([], alias="pass", description="Names that pass.")
-    secret: list[EnvName] = Field(
-        [], description="Names that pass and whose values are masked in what the agent prints."
-    )
+    pass_: Annotated[EnvNames, Field(alias="pass"), Key("Names that pass.", "launcher")] = Field([])
+    secret: Annotated[
+        EnvNames,
+        Key("Names that pass and whose values are masked in what the agent prints.", "launcher"),
+    ] = Field([])
 
 
 class Mount(Strict):
     """A directory that a contained process sees."""
 
-    path: Text = Field(description="Relative to the policy file.")
-    read_only: bool = Field(False, description="Whether writing to it is refused.")
+    path: Annotated[Text, Key("Relative to the policy file.", "launcher")]
+    read_only: Annotated[bool, Key("Whether writing to it is refused.", "launcher")] = False
 
 
 class Containment(Strict):
     """What an agent's process may use; enforced by a launcher."""
 
-    level: Literal["strict", "standard", "network", "privileged"] | None = Field(
-        None, description="How much of the host it sees."
+    level: Annotated[Level | None, Key("How much of the host it sees.", "launcher")] = None
+    memory: Annotated[BytesLimit | None, Key("Resident memory.", "launcher", contained="512Mi")] = (
+        None
     )
-    memory: BytesLimit | None = Field(None, description="Resident memory.")
-    cpu: CpuLimit | None = Field(None, description="Share of processors.")
-    pids: CountLimit | None = Field(None, description="Processes and threads.")
-    disk: BytesLimit | None = Field(None, description="Bytes in the workspace.")
-    files: CountLimit | None = Field(None, description="Files in the workspace.")
-    open_files: CountLimit | None = Field(None, description="Open files of a process.")
-    cpu_time: TimeLimit | None = Field(None, description="Processor time of a process.")
-    wall_time: TimeLimit | None = Field(None, description="Life of a run.")
-    address_space: BytesLimit | None = Field(None, description="Virtual memory of a process.")
-    core_size: BytesLimit | None = Field(None, description="Size of a core dump.")
-    mounts: list[Mount] = Field([], description="Directories that it sees.")
-    allow_degraded: bool | None = Field(
-        None, description="Run even where the host cannot enforce all of it."
+    cpu: Annotated[CpuLimit | None, Key("Share of processors.", "launcher", contained=1)] = None
+    pids: Annotated[CountLimit | None, Key("Processes and threads.", "launcher", contained=64)] = (
+        None
     )
-    monitor_interval: Duration | None = Field(None, description="Time between two looks.")
+    disk: Annotated[
+        BytesLimit | None, Key("Bytes in the workspace.", "launcher", contained="1Gi")
+    ] = None
+    files: Annotated[CountLimit | None, Key("Files in the workspace.", "launcher")] = None
+    open_files: Annotated[CountLimit | None, Key("Open files of a process.", "launcher")] = None
+    cpu_time: Annotated[TimeLimit | None, Key("Processor time of a process.", "launcher")] = None
+    wall_time: Annotated[TimeLimit | None, Key("Life of a run.", "launcher")] = None
+    address_space: Annotated[BytesLimit | None, Key("Virtual memory of a process.", "launcher")] = (
+        None
+    )
+    core_size: Annotated[
+        BytesLimit | None, Key("Size of a core dump.", "launcher", member="core_bytes")
+    ] = None
+    mounts: Annotated[
+        list[Mount],
+        Unit("list", lambda mounts: str(len(mounts))),
+        Key("Directories that it sees.", "launcher"),
+    ] = Field([])
+    allow_degraded: Annotated[
+        bool | None, Key("Run even where the host cannot enforce all of it.", "launcher")
+    ] = None
+    monitor_interval: Annotated[Duration | None, Key("Time between two looks.", "launcher")] = None
 
 
 class Restart(Strict):
     """What happens when an agent's process ends."""
 
-    on: Literal["failure", "always", "never"] | None = Field(None, description="When to restart.")
-    max: Restarts | None = Field(None, description="How often, before it stays down.")
-    backoff: DurationRange | None = Field(None, description="The first and the longest wait.")
+    on: Annotated[
+        Literal["failure", "always", "never"] | None, Key("When to restart.", "launcher")
+    ] = None
+    max: Annotated[Restarts | None, Key("How often, before it stays down.", "launcher")] = None
+    backoff: Annotated[DurationRange | None, Key("The first and the longest wait.", "launcher")] = (
+        None
+    )
 
 
 class Requests(Strict):
     """Requests other than tool calls."""
 
-    timeout: TimeLimit | None = Field(None, description="The most that one may take.")
+    timeout: Annotated[
+        TimeLimit | None,
+        Key("The most that one may take.", "gate", guarded="300s", member="requests_timeout_ns"),
+    ] = None
 
 
-class Defaults(Strict):
+class Defaults(Limits):
     """Keys that fill what an agent leaves out."""
 
-    timeout: TimeLimit | None = Field(None, description="For calls that ask for none.")
-    max_timeout: TimeLimit | None = Field(None, description="The most that a call may ask for.")
-    concurrency: CountLimit | None = Field(None, description="Calls of the agent at once.")
-    queue: QueueLength | None = Field(None, description="Calls that may wait for a slot or a rate.")
-    rate: SplitRateLimit | None = Field(None, description="Calls of the agent per period.")
-    max_input_bytes: BytesLimit | None = Field(None, description="The most that arguments take.")
-    max_output_bytes: BytesLimit | None = Field(None, description="The most that a result takes.")
-    max_frame_bytes: BytesLimit | None = Field(None, description="The most that a message takes.")
-    bandwidth: BandwidthLimit | None = Field(None, description="Messages are paced to this.")
-    cancel_grace: Duration | None = Field(
-        None, description="How long a cancelled call may keep its slot."
-    )
-    on_ignored_cancel: IgnoredCancel | None = Field(
-        None, description="What happens when that has passed."
-    )
-    protocol: Literal["mcp", "runtime"] | None = Field(None, description="What the agent speaks.")
-    handshake: Duration | None = Field(None, description="Time to get ready.")
-    denials: Literal["result", "error"] | None = Field(
-        None, description="How a refusal reaches an MCP client."
-    )
-    tasks: Literal["refuse", "pass"] | None = Field(
-        None, description="Task-augmented calls, whose work outlives the call."
-    )
-    requests: Requests | None = Field(None, description="Requests other than tool calls.")
-    env: Env | None = Field(None, description="Variables of the agent's process.")
-    launcher: Text | None = Field(
-        None,
-        description="Who starts the process and contains it: `local`, or the entry point of a "
-        "plugin.",
-    )
-    containment: Containment | None = Field(None, description="What the process may use.")
-    restart: Restart | None = Field(None, description="What happens when it ends.")
-    mode: Mode | None = Field(None, description="Of the agent's limits.")
+    rate: Annotated[SplitRateLimit | None, _RATE] = None
+    timeout: Annotated[TimeLimit | None, _TIMEOUT] = None
+    queue: Annotated[
+        QueueLength | None,
+        Key(
+            "Calls that may wait for a slot or a rate.",
+            "router",
+            guarded=0,
+            interactive=64,
+            after="concurrency",
+        ),
+    ] = None
+    cancel_grace: Annotated[
+        Duration | None,
+        Key("How long a cancelled call may keep its slot.", "router", guarded="5s"),
+    ] = None
+    on_ignored_cancel: Annotated[
+        IgnoredCancel | None,
+        Key("What happens when that has passed.", "router", guarded="release", only="release"),
+    ] = None
+    protocol: Annotated[
+        Literal["mcp", "runtime"] | None, Key("What the agent speaks.", "gate", guarded="mcp")
+    ] = None
+    max_frame_bytes: Annotated[
+        BytesLimit | None,
+        Key("The most that a message takes.", "gate", guarded="4MiB", interactive="16MiB"),
+    ] = None
+    bandwidth: Annotated[BandwidthLimit | None, Key("Messages are paced to this.", "gate")] = None
+    handshake: Annotated[
+        Duration | None, Key("Time to get ready.", "gate", guarded="10s", interactive="120s")
+    ] = None
+    denials: Annotated[
+        Literal["result", "error"] | None,
+        Key("How a refusal reaches an MCP client.", "gate", guarded="result"),
+    ] = None
+    tasks: Annotated[
+        Literal["refuse", "pass"] | None,
+        Key("Task-augmented calls, whose work outlives the call.", "gate", guarded="refuse"),
+    ] = None
+    launcher: Annotated[
+        Text | None,
+        Key(
+            "Who starts the process and contains it: `local`, or the entry point of a plugin.",
+            "launcher",
+        ),
+    ] = None
+    requests: Annotated[Requests | None, Key("Requests other than tool calls.")] = None
+    env: Annotated[Env | None, Key("Variables of the agent's process.")] = None
+    containment: Annotated[Containment | None, Key("What the process may use.")] = None
+    restart: Annotated[Restart | None, Key("What happens when it ends.")] = None
 
 
-class Agent(Defaults):
+class AgentPolicy(Defaults):
     """One agent."""
 
-    command: list[Text] | None = Field(
-        None, min_length=1, description="How to start it; not needed under `run`."
-    )
-    manifest: Text | None = Field(
-        None,
-        description="An `opensentience.agent.json` or a Claude `settings.json`: replaces "
-        "defaults, capped by what stands here.",
-    )
-    tools: Annotated[dict[ToolName, Tool], AfterValidator(few_tools)] = Field(
-        {},
-        description="Tools by name or pattern (`*`, `?`); the longest pattern wins. At most 4,096, "
-        "256 of them patterns.",
-        json_schema_extra={"maxProperties": MAX_TOOLS},
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_written(cls, data: Any) -> Any:
-        return {} if data is None else data
+    command: Annotated[
+        Command | None, Key("How to start it; not needed under `run`.", "launcher", after="")
+    ] = None
+    manifest: Annotated[
+        Text | None,
+        Key(
+            "An `opensentience.agent.json` or a Claude `settings.json`: replaces defaults, capped "
+            "by what stands here."
+        ),
+    ] = None
+    tools: Annotated[
+        dict[ToolName, ToolPolicy],
+        AfterValidator(few_tools),
+        Field(json_schema_extra={"maxProperties": MAX_TOOLS}),
+        Key(
+            "Tools by name or pattern (`*`, `?`); the longest pattern wins. At most 4,096, 256 of "
+            "them patterns."
+        ),
+    ] = Field({})
 
 
 class Audit(Strict):
     """The audit log; without this key none is written."""
 
-    path: Text = Field(description="A directory, relative to the policy file.")
-    on_failure: Literal["fail_closed", "drop"] | None = Field(
-        None, description="Refuse calls, or go on, when the log cannot be written."
-    )
-    rotate: Size | None = Field(None, description="Size of one segment.")
-    keep: DurationOrNone = Field(None, description="How long a segment is kept.")
-    max_bytes: SizeOrNone = Field(None, description="The most that all segments take.")
-    stdout: bool = Field(False, description="Also print each line.")
-    otel: bool = Field(False, description="Also send each line as an OpenTelemetry log.")
+    path: Annotated[Text, Key("A directory, relative to the policy file.", "audit")]
+    on_failure: Annotated[
+        Literal["fail_closed", "drop"] | None,
+        Key("Refuse calls, or go on, when the log cannot be written.", "audit"),
+    ] = None
+    rotate: Annotated[Size | None, Key("Size of one segment.", "audit")] = None
+    keep: Annotated[DurationOrNone, Key("How long a segment is kept.", "audit")] = None
+    max_bytes: Annotated[SizeOrNone, Key("The most that all segments take.", "audit")] = None
+    stdout: Annotated[bool, Key("Also print each line.", "audit")] = False
+    otel: Annotated[bool, Key("Also send each line as an OpenTelemetry log.", "audit")] = False
 
 
 class PolicyFile(Strict):
@@ -240,20 +319,23 @@ class PolicyFile(Strict):
 
     model_config = ConfigDict(title="callgate policy")
 
-    version: Version = Field(1, description="Of this format.")
-    profile: Literal["guarded", "interactive"] = Field(
-        "guarded", description="What holds where nothing is written."
+    version: Annotated[Version, Key("Of this format.")] = 1
+    profile: Annotated[
+        Literal["guarded", "interactive"], Key("What holds where nothing is written.")
+    ] = "guarded"
+    defaults: Annotated[Defaults, Key("Fill the keys an agent leaves out.")] = (
+        Defaults.model_construct()
     )
-    defaults: Defaults = Field(
-        Defaults.model_construct(), description="Fill the keys an agent leaves out."
+    global_: Annotated[Limits, Field(alias="global"), Key("Over all calls together.")] = (
+        Limits.model_construct()
     )
-    global_: Global = Field(
-        Global.model_construct(), alias="global", description="Over all calls together."
-    )
-    callers: dict[CallerName, Caller] = Field(
-        {}, description='Callers by exact name; `"*"` is a template for each unnamed one.'
-    )
-    agents: dict[AgentName, Agent] = Field({}, description="Agents by name.")
-    audit: Audit | None = Field(None, description="Without it no audit is written.")
-    state: State = Field("local", description="Where counters live.")
-    mode: Mode = Field("enforce", description="Of everything that does not say its own.")
+    callers: Annotated[
+        dict[CallerName, Annotated[CallerPolicy, MAY_BE_EMPTY]],
+        Key('Callers by exact name; `"*"` is a template for each unnamed one.'),
+    ] = Field({})
+    agents: Annotated[
+        dict[AgentName, Annotated[AgentPolicy, MAY_BE_EMPTY]], Key("Agents by name.")
+    ] = Field({})
+    audit: Annotated[Audit | None, Key("Without it no audit is written.")] = None
+    state: Annotated[State, Key("Where counters live.")] = "local"
+    mode: Annotated[Mode, Key("Of everything that does not say its own.")] = "enforce"

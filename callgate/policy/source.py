@@ -1,4 +1,4 @@
-"""YAML text to a `Document`, or every problem of its form.
+"""Read YAML text as a `Document`, or list every problem of its form.
 
 Pure. Built on the parser's events rather than on PyYAML's constructors, because a policy
 must mean what it says:
@@ -203,7 +203,7 @@ class _Reader:
 
 
 def read(text: str) -> tuple[Document | None, list[Problem]]:
-    """The document, and every problem of form; None if reading had to stop."""
+    """Return the document, and every problem of form; None if reading had to stop."""
     if len(text) > MAX_SOURCE_BYTES or len(text.encode(errors="replace")) > MAX_SOURCE_BYTES:
         return None, [too_large(MAX_SOURCE_BYTES)]
     text = text.removeprefix("\ufeff")
@@ -227,7 +227,7 @@ def read(text: str) -> tuple[Document | None, list[Problem]]:
 
 
 def decode(data: bytes) -> str | Problem:
-    """The text of a file, or why it is none. Read at most one byte over the limit."""
+    """Return the text of a file, or why it is none. Read at most one byte over the limit."""
     if len(data) > MAX_SOURCE_BYTES:
         return too_large(MAX_SOURCE_BYTES)
     try:
@@ -240,7 +240,7 @@ def decode(data: bytes) -> str | Problem:
 
 
 def too_large(limit: int) -> Problem:
-    """The problem of a file over its limit."""
+    """Return the problem of a file over its limit."""
     return Problem("", 1, 1, f"more than {limit} bytes", f"a file of at most {limit} bytes")
 
 
@@ -261,7 +261,7 @@ def _scalar(text: str) -> Any:
 
 
 def _syntax(error: yaml.YAMLError) -> Problem:
-    """The parser's complaint without the file's words, which may be a secret's."""
+    """Return the parser's complaint without the file's words, which may be a secret's."""
     mark = getattr(error, "problem_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     what = str(getattr(error, "problem", None) or "text that is not YAML")

@@ -9,7 +9,11 @@ kernel's or a database's 64-bit field is refused where it is written.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable  # msgspec reads a field's type
 from fractions import Fraction
+from typing import Any
+
+import msgspec
 
 UNLIMITED = "unlimited"
 """The word that switches a limit off."""
@@ -77,7 +81,7 @@ _number = re.compile(_NUMBER)
 
 
 class UnitError(ValueError):
-    """What was expected, and perhaps what was meant; the value itself is not kept."""
+    """Raised when a value has no such unit: says what was expected, and never the value."""
 
     def __init__(self, expected: str, suggestion: str | None = None) -> None:
         super().__init__(expected)
@@ -90,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 
 def duration_ns(value: object) -> int:
-    """`15s` in nanoseconds; zero is left to the caller to judge."""
+    """Return `15s` in nanoseconds; zero is left to the caller to judge."""
     if _is_number(value):
         raise UnitError(DURATION_TEXT, f"{value}s")
     match = _duration.fullmatch(value) if isinstance(value, str) else None
@@ -103,7 +107,7 @@ def duration_ns(value: object) -> int:
 
 
 def duration_range_ns(value: object) -> tuple[int, int]:
-    """`1s..30s` as (least, most)."""
+    """Return `1s..30s` as (least, most)."""
     parts = value.split("..") if isinstance(value, str) else []
     if len(parts) != 2:  # noqa: PLR2004  # a range has two ends
         raise UnitError(RANGE_TEXT)
@@ -117,7 +121,7 @@ def duration_range_ns(value: object) -> tuple[int, int]:
 
 
 def size_bytes(value: object) -> int:
-    """`512Mi`, `8MB` or a plain integer, in bytes."""
+    """Return `512Mi`, `8MB` or a plain integer in bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         count = value
     else:
@@ -131,7 +135,7 @@ def size_bytes(value: object) -> int:
 
 
 def bandwidth_bps(value: object) -> int:
-    """`10Mbps` in bits a second."""
+    """Return `10Mbps` in bits a second."""
     match = _bandwidth.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise UnitError(BANDWIDTH_TEXT, _respell(value, _BANDWIDTHS))
@@ -142,7 +146,7 @@ def bandwidth_bps(value: object) -> int:
 
 
 def millicores(value: object) -> int:
-    """`500m` or `0.5` in thousandths of a processor."""
+    """Return `500m` or `0.5` in thousandths of a processor."""
     text = str(value) if _is_number(value) else value
     match = _cpu.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -154,7 +158,7 @@ def millicores(value: object) -> int:
 
 
 def rate(value: object) -> tuple[int, int]:
-    """`60/minute` as (calls, period in nanoseconds)."""
+    """Return `60/minute` as (calls, period in nanoseconds)."""
     match = _rate.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise UnitError(RATE_TEXT, _respell_rate(value))
@@ -165,7 +169,7 @@ def rate(value: object) -> tuple[int, int]:
 
 
 def duration_text(ns: int) -> str:
-    """The shortest exact spelling."""
+    """Return the shortest exact spelling."""
     for unit in ("d", "h", "m", "s", "ms"):
         if ns and ns % _DURATIONS[unit] == 0:
             return f"{ns // _DURATIONS[unit]}{unit}"
@@ -173,7 +177,7 @@ def duration_text(ns: int) -> str:
 
 
 def size_text(count: int) -> str:
-    """The shortest exact spelling."""
+    """Return the shortest exact spelling."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         if count and count % _SIZES[unit] == 0:
             return f"{count // _SIZES[unit]}{unit}"
@@ -181,7 +185,7 @@ def size_text(count: int) -> str:
 
 
 def bandwidth_text(bits: int) -> str:
-    """The shortest exact spelling."""
+    """Return the shortest exact spelling."""
     for unit in ("Gbps", "Mbps", "kbps"):
         if bits % _BANDWIDTHS[unit] == 0:
             return f"{bits // _BANDWIDTHS[unit]}{unit}"
@@ -189,19 +193,19 @@ def bandwidth_text(bits: int) -> str:
 
 
 def rate_text(count: int, period_ns: int) -> str:
-    """`60/minute`, as it was written."""
+    """Return `60/minute`, as it was written."""
     unit = next(name for name, ns in _PERIODS.items() if ns == period_ns)
     return f"{count}/{unit}"
 
 
 def _decimal(number: int, digits: int) -> str:
-    """The number with its point moved to the left, exactly; not for whole numbers."""
+    """Return the number with its point moved to the left, exactly; not for whole numbers."""
     unit = 10**digits
     return f"{number // unit}.{number % unit:0{digits}}".rstrip("0")
 
 
 def _respell(value: object, units: dict[str, int]) -> str | None:
-    """What the text would be with the nearest unit's spelling: `15 sec` → `15s`."""
+    """Return the text with the nearest unit's spelling, `15s` for `15 sec`, if there is one."""
     if not isinstance(value, str):
         return None
     match = _number.match(value)
@@ -215,7 +219,7 @@ def _respell(value: object, units: dict[str, int]) -> str | None:
 
 
 def _respell_rate(value: object) -> str | None:
-    """`60/min` → `60/minute`; a bare number has no obvious period."""
+    """Return `60/minute` for `60/min`; None for a bare number, whose period is not obvious."""
     if not isinstance(value, str):
         return None
     count, slash, word = value.partition("/")
@@ -225,3 +229,33 @@ def _respell_rate(value: object) -> str | None:
         return None
     period = next((name for name in _PERIODS if name.startswith(word)), None)
     return f"{count}/{period}" if period else None
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What may stand beside a type in `Annotated` and says nothing to pydantic."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        # Without this pydantic copies the schema and looks for its own constraints in each mark.
+        return handler(source)
+
+
+class Unit(Mark, frozen=True):
+    """What a value of the file is: what an author calls it, and how it is shown again."""
+
+    kind: str
+    text: Callable[[Any], str]
+    expected: str = ""
+    """How an author writes it."""
+    suffix: str = ""
+    """Of the compiled member: `memory` becomes `memory_bytes`."""
+
+
+DURATION = Unit("duration", duration_text, DURATION_TEXT, "_ns")
+SIZE = Unit("size", size_text, SIZE_TEXT, "_bytes")
+PROCESSORS = Unit("processors", "{}m".format, CPU_TEXT, "_millicores")
+BANDWIDTH = Unit("bandwidth", bandwidth_text, BANDWIDTH_TEXT, "_bps")
+RATE = Unit("rate", lambda rate: rate_text(*rate), RATE_TEXT)
+RANGE = Unit("range", lambda ends: "..".join(map(duration_text, ends)), RANGE_TEXT)
+COUNT = Unit("count", str)
+SPELLED = (DURATION, SIZE, PROCESSORS, BANDWIDTH, RATE, RANGE)
+"""Units that the reference page explains."""

@@ -1,4 +1,4 @@
-"""A read document to a valid `PolicyFile`, or every problem with its place.
+"""Make a valid `PolicyFile` of a document, or list every problem with its place.
 
 Pure. pydantic says where in the tree; the document says where in the text. Its messages
 are not used: they are not written for this file's author, and some repeat the input.
@@ -6,17 +6,21 @@ are not used: they are not written for this file's author, and some repeat the i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from callgate.policy.document import Document, Node, show
+from callgate.policy.keys import model_in
 from callgate.policy.problems import HIDDEN, MAX_PROBLEMS, SECRET_KEYS, Path, Problem, dotted
 from callgate.policy.schema import PolicyFile
 from callgate.policy.units import UnitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -34,7 +38,7 @@ _NO_NULL = "a value (leave the key out for its default)"
 
 
 def validate(document: Document) -> tuple[PolicyFile | None, list[Problem]]:
-    """The file's content, or None and what is wrong with it."""
+    """Return the file's content, or None and what is wrong with it."""
     problems = list(_nulls(document.root, ()))
     tree = document.tree()
     if not isinstance(tree, dict):
@@ -56,7 +60,7 @@ def validate(document: Document) -> tuple[PolicyFile | None, list[Problem]]:
 
 
 def _nulls(node: Node, path: Path) -> Iterator[Problem]:
-    """Keys without a value. pydantic would take them for "not set"; they may be a slip."""
+    """Yield keys without a value. pydantic would take them for "not set"; they may be a slip."""
     items = node.items
     if isinstance(items, dict):
         for name, value in items.items():
@@ -114,7 +118,7 @@ def _is_tool(path: Path) -> bool:
 
 
 def _written(document: Document, path: Path) -> Path:
-    """The path without the `limit` that stands for the short form."""
+    """Return the path without the `limit` that stands for the short form."""
     if path[-1:] == ("limit",):
         node = document.root
         for part in path[:-1]:
@@ -134,28 +138,17 @@ def _nearest(word: str, options: list[str]) -> str | None:
 
 
 def _keys_at(path: Path) -> list[str]:
-    """The keys that the schema knows at a path."""
-    kind: Any = PolicyFile
-    for part in path:
-        kind = _step(kind, part)
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
+    """Return the keys that the schema knows at a path."""
+    model: type[BaseModel] | None = PolicyFile
+    parts = iter(path)
+    for part in parts:
+        field = _fields(model).get(str(part))
+        model = None if field is None else model_in(field.annotation)
+        if field is not None and get_origin(field.annotation) in (dict, list):
+            next(parts, None)  # a name or a place in the list
+    return list(_fields(model))
 
 
-def _step(kind: Any, part: str | int) -> Any:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        for name, field in kind.model_fields.items():
-            if part in (name, field.alias):
-                return _plain(field.annotation)
-        return None
-    arguments = get_args(kind)
-    return _plain(arguments[-1]) if get_origin(kind) in (dict, list) else None
-
-
-def _plain(annotation: Any) -> Any:
-    """The type without `| None`."""
-    arguments = [kind for kind in get_args(annotation) if kind is not type(None)]
-    if type(None) in get_args(annotation) and len(arguments) == 1:
-        return arguments[0]
-    return annotation
+def _fields(model: type[BaseModel] | None) -> dict[str, FieldInfo]:
+    fields = {} if model is None else model.model_fields
+    return {field.alias or name: field for name, field in fields.items()}

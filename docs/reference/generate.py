@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from callgate.cli.app import app
-from callgate.policy.reference import markdown
+from callgate.cli.reference import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

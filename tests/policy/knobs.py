@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, get_args, get_origin
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, get_origin
 
 from callgate import CallgateError, Policy, Router, ToolCall
 from callgate.policy.fields import Limit
+from callgate.policy.keys import model_in
 from callgate.policy.schema import PolicyFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from pydantic import BaseModel
 
     Drive = Callable[[dict[str, Any], Path], Awaitable[str]]
 
@@ -60,11 +61,7 @@ def all_keys(kind: Any = PolicyFile, path: str = "") -> Iterator[str]:
 
 def _inside(annotation: Any) -> tuple[type[BaseModel] | None, str]:
     """The model that stands under an annotation, and the step that leads into it."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            step = {dict: ".*", list: "[]"}.get(get_origin(annotation), "")
-            return kind, step
-    return None, ""
+    return model_in(annotation), {dict: ".*", list: "[]"}.get(get_origin(annotation), "")
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from callgate.cli.app import app
+from callgate.cli.reference import json_schema
 from callgate.policy import Policy
-from callgate.policy.reference import json_schema
 from tests.policy.helpers import ROOT, callgate, write
 
 if TYPE_CHECKING:

@@ -206,6 +206,10 @@ class TestWarnings:
                 "agents.web.max_frame_bytes",
             ),
             ("mode: shadow\ndefaults: {bandwidth: 1Mbps}", "defaults.bandwidth"),
+            (
+                "agents: {web: {requests: {timeout: {limit: 5s, mode: shadow}}}}",
+                "agents.web.requests.timeout",
+            ),
         ],
     )
     def test_a_limit_of_a_connection_in_shadow_mode(self, text: str, path: str) -> None:

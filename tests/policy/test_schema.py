@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from callgate.cli.reference import json_schema, markdown
 from callgate.policy import Policy
-from callgate.policy.reference import json_schema, markdown
-from callgate.policy.schema import Agent, PolicyFile
+from callgate.policy.schema import AgentPolicy, PolicyFile
 from callgate.policy.source import read
 from tests.policy.helpers import ROOT, outcome, problems
 
@@ -56,7 +56,7 @@ mode: enforce
 def whole(block: str) -> str:
     """A page may show the keys of one agent alone."""
     first = block.partition(":")[0].strip()
-    if first in Agent.model_fields and first not in PolicyFile.model_fields:
+    if first in AgentPolicy.model_fields and first not in PolicyFile.model_fields:
         return "agents:\n  web:\n" + textwrap.indent(block, "    ")
     return block
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.policy import Policy, PolicyError, watch
-from callgate.policy.watch import Watcher
+from callgate.cli import watch
+from callgate.cli.watch import Watcher
+from callgate.policy import Policy, PolicyError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callgate.policy.files import read_at_most
-from callgate.policy.policy import Policy
+from callgate.policy.policy import Policy, read_at_most
 from callgate.policy.problems import PolicyError
 from callgate.policy.source import MAX_SOURCE_BYTES
 
@@ -54,7 +53,7 @@ class Watcher:
         self._revision = None if since is None else since.revision
 
     def look(self) -> Policy | PolicyError | None:
-        """What the files now say, if that differs from the last look."""
+        """Return what the files now say, if that differs from the last look."""
         # Stamps and contents from before reading: a change while reading is seen next time.
         stamps = tuple(_stamp(file) for file in self._files)
         if stamps == self._stamps:
@@ -92,7 +91,7 @@ class Watcher:
 
 
 def _stamp(file: Path) -> _Stamp:
-    """Changes with the contents, and with a rename over the file."""
+    """Return what changes with the contents, and with a rename over the file."""
     try:
         found = file.stat()
     except (OSError, ValueError):

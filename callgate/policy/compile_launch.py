@@ -1,0 +1,102 @@
+"""A resolution to the spec that a launcher works with.
+
+Pure. A limit in `shadow` is only watched; what is `unlimited` or `off` is left out. Where
+the mode is not `enforce` the level is not applied either: a policy that is only tried out
+must not change what an agent sees. The launcher is no limit: whoever names one has it in every
+mode, since without it a command might run with more rights than anybody meant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callgate.model import BUILT_IN, EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
+from callgate.policy.keys import KEYS
+from callgate.policy.resolve import LAUNCHER_DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import PurePath
+
+    from callgate.policy.manifest import Manifest
+    from callgate.policy.resolve import Resolution
+
+
+def launch_spec(
+    resolution: Resolution,
+    agent: str,
+    command: Sequence[str],
+    *,
+    base: PurePath,
+    manifest: Manifest | None = None,
+    tokens: Sequence[str] = (),
+) -> LaunchSpec:
+    """Return what the policy says of an agent's process.
+
+    `base` is the directory that mounts are relative to; `tokens` are the variables that hold
+    callers' tokens, which no agent gets unless it is named for it.
+    """
+
+    def value(name: str, otherwise: Any = None) -> Any:
+        found = resolution.value(name)
+        return otherwise if found is None else found.value
+
+    def enforced(name: str) -> Any:
+        found = resolution.value(name)
+        return None if found is None or found.mode != "enforce" else found.value
+
+    limits, shadow, assumed = _limits(resolution)
+    if manifest is not None and manifest.connections is not None:
+        limits["connections"] = manifest.connections
+    level = enforced("containment.level")
+    contained = level is not None or any(each is not None for each in limits.values())
+    passed = value("env.pass")
+    spec = LaunchSpec(
+        agent=agent,
+        command=tuple(command),
+        launcher=value("launcher", BUILT_IN),
+        level=level or "privileged",
+        contained=contained,
+        allow_degraded=bool(value("containment.allow_degraded")),
+        limits=ResourceLimits(**limits),
+        shadow=ResourceLimits(**shadow),
+        assumed=assumed,
+        mounts=tuple(
+            MountSpec(str(base / each.path), each.read_only)
+            for each in enforced("containment.mounts") or ()
+        ),
+        env=EnvSpec(
+            pass_all=passed is None and not contained,
+            names=tuple(passed or ()),
+            secret=tuple(value("env.secret", ())),
+            withheld=tuple(tokens),
+        ),
+        protocol=value("protocol", "mcp"),
+        restart=_restart(value("restart.on"), value("restart.max"), value("restart.backoff")),
+    )
+    interval = value("containment.monitor_interval")
+    return spec if interval is None else msgspec.structs.replace(spec, monitor_interval_ns=interval)
+
+
+def _limits(resolution: Resolution) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+    """Return those that are enforced, those in shadow, and the names of those nobody wrote."""
+    enforced: dict[str, Any] = {}
+    shadow: dict[str, Any] = {}
+    assumed: list[str] = []
+    for name, entry in KEYS.items():
+        if entry.section != "containment" or not entry.is_limit:
+            continue
+        found = resolution.value(name)
+        if found is not None and found.active:
+            (enforced if found.mode == "enforce" else shadow)[entry.member] = found.value
+            if found.layer.label == LAUNCHER_DEFAULT:
+                assumed.append(entry.name)
+    return enforced, shadow, tuple(assumed)
+
+
+def _restart(on: Any, most: Any, backoff: Any) -> RestartSpec:
+    usual = RestartSpec()
+    first, longest = backoff or (usual.first_ns, usual.longest_ns)
+    return RestartSpec(on or usual.on, usual.max if most is None else most, first, longest)
