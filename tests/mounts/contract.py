@@ -165,10 +165,13 @@ class Stage:
     ) -> AsyncIterator[Session]:
         """Start a router, and connect to an agent under it; bounded."""
         policy = POLICY.replace("PREFIX", self.runtime.prefix).replace("QUEUE", str(queue))
-        async with asyncio.timeout(6 * PATIENCE_S), self.desk.router(mode, policy) as self.router:
-            async with self.runtime.connect(self.router, self.tools, caller=caller) as session:
-                yield session
-                self.tools.free.set()
+        async with (
+            asyncio.timeout(6 * PATIENCE_S),
+            self.desk.router(mode, policy) as self.router,
+            self.runtime.connect(self.router, self.tools, caller=caller) as session,
+        ):
+            yield session
+            self.tools.free.set()
 
     def events(self) -> list[tuple[str, str | None]]:
         """Of each record of a call, its event and its tool, by the tool's own name."""

@@ -50,7 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, desk: Desk, tools: Tools) -> Stage:
-    return Stage(*request.param, desk, tools)
+    runtime, which = request.param
+    return Stage(runtime, which, desk, tools)
 
 
 @claim(Claim.ADMITTED)
@@ -160,8 +161,10 @@ async def test_a_denied_tool_is_not_offered(stage: Stage) -> None:
 async def test_in_shadow_mode_a_call_passes_and_its_denial_is_recorded(stage: Stage) -> None:
     async with stage.open("shadow") as session:
         answer = await session.call("delete_all")
+        offered = await session.offered()
 
     assert "deleted" in answer
+    assert "delete_all" in offered
     assert sorted(stage.events()) == [
         ("admitted", "delete_all"),
         ("completed", "delete_all"),
@@ -231,7 +234,9 @@ async def test_a_caller_that_cannot_be_told_lets_nothing_through(
 
     async with stage.open(caller=who) as session:
         answer = await session.call("echo", text="an owl")
+        offered = await session.offered()
 
+    assert offered == set() or Claim.HIDDEN in stage.runtime.cannot
     # Where denied tools are left out, this one is: then the runtime answers, in its own words.
     assert "an owl" not in answer
     assert stage.tools.calls == []

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tests.mounts.conftest import Tools
 
 PREFIX = "mcp__web__"
-NO_CLAUDE_CODE = "this build of claude-agent-sdk brings no Claude Code"
 HAS_CLAUDE_CODE = (Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").exists()
 
 Call = tuple[str, dict[str, Any]]
@@ -113,5 +112,5 @@ class ClaudeSession:
 @asynccontextmanager
 async def connect(router: Router, tools: Tools, **gate: Any) -> AsyncIterator[ClaudeSession]:
     if not HAS_CLAUDE_CODE:
-        pytest.skip(NO_CLAUDE_CODE)
+        pytest.skip("this build of claude-agent-sdk brings no Claude Code")
     yield ClaudeSession(router, tools, **gate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -94,16 +95,15 @@ class RunnerSession(TaskSession):
     """Runners under one policy, one for each call."""
 
     def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
-        self._made: Any = (tools, router)
-        self._gate = gate
+        self._scene: Any = partial(Scene, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        (answer,) = await Scene(*self._made, [(tool, arguments)], **self._gate).run()
+        (answer,) = await self._scene([(tool, arguments)]).run()
         (text,) = answer.values()
         return str(text)
 
     async def offered(self) -> set[str]:
-        scene = Scene(*self._made, **self._gate)
+        scene = self._scene()
         await scene.run()
         return set(scene.model.offered[-1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain.agents import create_agent
@@ -52,7 +53,7 @@ def scripted(*turns: list[Call]) -> Scripted:
 def langchain_tools(tools: Tools) -> list[BaseTool]:
     made: list[BaseTool] = []
     for function in functions_of(tools):
-        way = "coroutine" if asyncio.iscoroutinefunction(function) else "func"
+        way: Any = "coroutine" if asyncio.iscoroutinefunction(function) else "func"
         made.append(StructuredTool.from_function(**{way: function}))
     return made
 
@@ -85,18 +86,17 @@ class AgentSession(TaskSession):
     """Agents under one policy, one for each call."""
 
     def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
-        self._made: Any = (tools, router)
-        self._gate = gate
+        self._agent: Any = partial(agent_of, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        agent, _ = agent_of(*self._made, [(tool, arguments)], **self._gate)
+        agent, _ = self._agent([(tool, arguments)])
         (answer,) = await answers(agent)
         return str(answer.content)
 
     async def offered(self) -> set[str]:
-        agent, model = agent_of(*self._made, **self._gate)
+        agent, model = self._agent()
         await answers(agent)
-        return model.offered[-1]
+        return model.offered[-1] if model.offered else set()
 
 
 @asynccontextmanager

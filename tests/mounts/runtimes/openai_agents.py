@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agents import Agent, RunConfig, Runner, function_tool
@@ -65,16 +66,15 @@ class AgentSession(TaskSession):
     """Agents under one policy, one for each call."""
 
     def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
-        self._made: Any = (tools, router)
-        self._gate = gate
+        self._agent: Any = partial(agent_of, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        (answer,) = await run(agent_of(*self._made, scripted([(tool, arguments)]), **self._gate))
+        (answer,) = await run(self._agent(scripted([(tool, arguments)])))
         return str(answer)
 
     async def offered(self) -> set[str]:
         model = scripted()
-        await run(agent_of(*self._made, model, **self._gate))
+        await run(self._agent(model))
         return offered(model)[-1]
 
 

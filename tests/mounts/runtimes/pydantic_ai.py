@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent
@@ -76,17 +77,16 @@ class AgentSession(TaskSession):
     """Agents under one policy, one for each call."""
 
     def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
-        self._made: Any = (tools, router)
-        self._gate = gate
+        self._agent: Any = partial(agent_of, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        agent, script = agent_of(*self._made, [(tool, arguments)], **self._gate)
+        agent, script = self._agent([(tool, arguments)])
         await run(agent)
         (answer,) = script.answers
         return str(answer.content)
 
     async def offered(self) -> set[str]:
-        agent, script = agent_of(*self._made, **self._gate)
+        agent, script = self._agent()
         await run(agent)
         return script.offered[-1]
 
