@@ -100,6 +100,8 @@ class Runtime:
     """What the runtime puts before the names of tools."""
     failure: str = "its own words"
     """What is read of a tool that failed with these words."""
+    way: str = ""
+    """How it is mounted, where that makes a difference to what it cannot do."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What tells apart the ways in which one runtime is connected."""
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import until
+from tests.mounts.conftest import POLICY, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -19,6 +19,7 @@ from agents import (
     ModelBehaviorError,
     RunConfig,
     Runner,
+    ToolOutputImage,
     WebSearchTool,
     function_tool,
 )
@@ -147,6 +148,20 @@ async def test_a_tool_made_by_hand_is_guarded_too(desk: Desk) -> None:
 
     assert answer == "{}"
     assert refused.startswith("rate limit of tool web/limited")
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: an image has no JSON form")
+async def test_an_image_is_measured_as_what_the_model_will_get(desk: Desk) -> None:
+    @function_tool
+    async def sized() -> ToolOutputImage:
+        """Draw."""
+        return ToolOutputImage(image_url="data:image/png;base64,b3ds")
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        (answer,) = await run(agent_of([sized], router, scripted([("sized", {})])))
+
+    assert "b3ds" in str(answer)
 
 
 class Page(BaseModel):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.canary import canaries
 from tests.mounts.conftest import until
@@ -18,7 +19,7 @@ from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.models.function import FunctionModel
 
 from callgate.mounts.pydantic_ai import CallgateCapability, CallRefusedError
-from tests.mounts.conftest import functions_of
+from tests.mounts.conftest import POLICY, functions_of
 from tests.mounts.runtimes.pydantic_ai import Call, Scripted, agent_of, run
 
 if TYPE_CHECKING:
@@ -119,6 +120,24 @@ async def test_a_call_that_needs_approval_is_deferred(desk: Desk, way: str) -> N
         output = await run(agent)
 
     assert [call.tool_name for call in output.approvals] == ["buy"]
+
+
+class Page(BaseModel):
+    title: str
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: a model has no JSON form")
+@WAYS
+async def test_a_model_is_measured_as_what_the_runtime_makes_of_it(desk: Desk, way: str) -> None:
+    async def sized() -> Page:
+        return Page(title="owls")
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        agent, script = agent_of([sized], router, [("sized", {})], way=way)
+        await run(agent)
+
+    assert "owls" in text_of(script.answers[0])
 
 
 @dataclass

@@ -22,7 +22,7 @@ class TaskSession:
 
 
 _M2: Final = {
-    Claim.OUTPUT_BYTES: "M2: its result object has no JSON form, so that every answer is withheld"
+    Claim.OUTPUT_BYTES: "M2: every answer is withheld, for the runtime's object has no JSON form"
 }
 _HOOKS: Final = {
     Claim.TIMEOUT: "a hook cannot end a tool: the audit says `timed_out`, the tool goes on",
@@ -80,8 +80,12 @@ RUNTIMES: Final = (
         },
     ),
     Runtime("pydantic_ai", *_PYDANTIC_AI, options={"way": "capability"}),
-    Runtime("pydantic_ai", *_PYDANTIC_AI, cannot=_TOOLSET, options={"way": "toolset"}),
-    Runtime("pydantic_ai", *_PYDANTIC_AI, cannot=_TOOLSET, options={"way": "combined"}),
+    Runtime(
+        "pydantic_ai", *_PYDANTIC_AI, cannot=_TOOLSET, way="toolset", options={"way": "toolset"}
+    ),
+    Runtime(
+        "pydantic_ai", *_PYDANTIC_AI, cannot=_TOOLSET, way="toolset", options={"way": "combined"}
+    ),
     Runtime(
         "google_adk",
         "Google ADK",

@@ -53,8 +53,10 @@ def scripted(*turns: list[Call]) -> Scripted:
 def langchain_tools(tools: Tools) -> list[BaseTool]:
     made: list[BaseTool] = []
     for function in functions_of(tools):
-        way: Any = "coroutine" if asyncio.iscoroutinefunction(function) else "func"
-        made.append(StructuredTool.from_function(**{way: function}))
+        if asyncio.iscoroutinefunction(function):
+            made.append(StructuredTool.from_function(coroutine=function))
+        else:
+            made.append(StructuredTool.from_function(function))
     return made
 
 

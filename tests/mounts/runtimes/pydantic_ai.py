@@ -77,7 +77,7 @@ class AgentSession(TaskSession):
     """Agents under one policy, one for each call."""
 
     def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
-        self._agent: Any = partial(agent_of, tools, router, **gate)
+        self._agent = partial(agent_of, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
         agent, script = self._agent([(tool, arguments)])
