@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from callgate.mounts.common import missing_extra, readable
-from callgate.mounts.held import HOLD_S, Holder
+from callgate.mounts.hook_calls import HOLD_S, HookCalls
 from callgate.mounts.threads import RuntimeMount
 from callgate.router.flight import Ending
 
@@ -79,7 +79,7 @@ class _Key:
 class _Hooks:
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
         self._mount = mount
-        self._holder: Holder[_Key] = Holder(mount, hold_s)
+        self._calls: HookCalls[_Key] = HookCalls(mount, hold_s)
 
     async def before(self, data: Any, *_: Any) -> HookJSONOutput:
         """Let a call in, or deny it."""
@@ -92,9 +92,9 @@ class _Hooks:
                 self._end(earlier, Ending.CANCELLED)
             # Claude Code asks for tools that it has, never for a name that a model made up.
             self._mount.declare((data["tool_name"],))
-            refused = await self._holder.enter(key, data["tool_name"], data["tool_input"], data)
+            refused = await self._calls.enter(key, data["tool_name"], data["tool_input"], data)
         except Exception as fault:  # noqa: BLE001  # whatever it is, nothing is let through
-            refused = self._mount.fault(fault)
+            refused = self._mount.internal_error(fault)
         if refused is None:
             return {}
         return {
@@ -126,12 +126,12 @@ class _Hooks:
     def _left_by(self, data: Any) -> list[_Key]:
         """What is held for an agent."""
         whose = data["session_id"], data.get("agent_id")
-        return [key for key in self._holder.held if (key.session, key.agent) == whose]
+        return [key for key in self._calls.held if (key.session, key.agent) == whose]
 
     def _end(self, calls: list[_Key], ending: Ending) -> HookJSONOutput:
         """End what is held of these; if that cannot be written, and must be, the agent stops."""
         for call in calls:
-            unwritten = self._holder.leave(call, ending)
+            unwritten = self._calls.leave(call, ending)
             if unwritten is not None:
                 return {"continue_": False, "stopReason": readable(unwritten)}
         return {}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
@@ -33,7 +34,7 @@ from callgate.router.local import CURRENT, THE_TOOLS
 from callgate.router.refusals import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
 
     from callgate.policy import Policy
     from callgate.router import Router
@@ -55,6 +56,10 @@ LEARN_S = 5.0
 """How long a runtime may take to list its tools before calls go on without their names."""
 
 
+class Unreachable(Exception):
+    """Raised when the router's loop cannot be reached; the text is ours and says why."""
+
+
 def missing_extra(mount: str, package: str, extra: str) -> ImportError:
     """What to raise when the runtime of a mount is not installed."""
     return ImportError(
@@ -62,12 +67,27 @@ def missing_extra(mount: str, package: str, extra: str) -> ImportError:
     )
 
 
+def user_id(context: Any) -> str | None:
+    """Return `user_id` of what a program gave its run, an object or a mapping, if it has one."""
+    mapping = isinstance(context, Mapping)
+    user = context.get("user_id") if mapping else getattr(context, "user_id", None)
+    return None if user is None else str(user)
+
+
+def token_subject(token: Any) -> str | None:
+    """Return whom an access token is for: its subject, else its client."""
+    if token is None:
+        return None
+    name: str = getattr(token, "subject", None) or token.client_id
+    return name
+
+
 def readable(error: CallgateError) -> str:
     """A refusal as a tool's answer that a model can read and obey."""
     return error.describe()
 
 
-def structure(error: CallgateError) -> dict[str, Any]:
+def error_metadata(error: CallgateError) -> dict[str, Any]:
     """A refusal as metadata: `{"callgate/error": {…}}`."""
     return {ERROR_KEY: error.as_dict()}
 
@@ -125,7 +145,7 @@ class Mount:
                 spec = policy.lane(key[0], agent_key, key[1], agent=None, tool=None)
                 offered = self._offered[key] = not spec.denied
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is offered
-            self.fault(error)
+            self.internal_error(error)
             return False
         return offered
 
@@ -181,7 +201,7 @@ class Mount:
         except Exception as error:
             if flight is not None and flight.handle is THE_TOOLS:
                 raise
-            refused = error if isinstance(error, CallgateError) else self.fault(error)
+            refused = error if isinstance(error, CallgateError) else self.internal_error(error)
         # Outside of the clause, so that what `refuse` raises has no fault of ours behind it.
         return refuse(refused)
 
@@ -203,8 +223,11 @@ class Mount:
             )
             self.router.engine.recorders[0].write(event)
 
-    def fault(self, error: Exception) -> InternalError:
-        """Say on the log what failed and where, in no words but ours; the error to refuse with."""
+    def internal_error(self, error: Exception) -> InternalError:
+        """Log what failed and where, in no words but ours; return the error to refuse with."""
+        if isinstance(error, Unreachable):
+            _log.error("callgate refused a call of %s: %s", self.agent, error)
+            return InternalError(agent=self.agent)
         *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         place = f"{frame.f_globals.get('__name__')}:{line}"
         _log.error("callgate failed and refused a call: %s in %s", type(error).__name__, place)

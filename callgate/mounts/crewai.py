@@ -19,16 +19,17 @@ arguments, so its identity is the call's. Nor does it say whether a tool failed:
 from __future__ import annotations
 
 import threading
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from callgate.mounts.common import missing_extra, readable
-from callgate.mounts.held import HOLD_S, Holder
-from callgate.mounts.threads import RuntimeMount, Unreachable, on_loop
+from callgate.mounts.hook_calls import HOLD_S, HookCalls
+from callgate.mounts.threads import RuntimeMount, on_loop
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from callgate.errors import CallgateError
     from callgate.mounts.common import Caller
@@ -90,19 +91,13 @@ class _Key:
 class _Hooks:
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
         self._mount = mount
-        self._holder: Holder[_Key] = Holder(mount, hold_s)
+        self._calls: HookCalls[_Key] = HookCalls(mount, hold_s)
         self._here = threading.local()
         """The last refusal of a thread, and whose it is: CrewAI runs the other hook at once."""
 
     def before(self, context: Any) -> None:
         """Let a call in, or abort it."""
-        refused: CallgateError | None
-        try:
-            refused = on_loop(self._mount.router, lambda: self._enter(context))
-        except Unreachable as error:
-            refused = self._mount.unreachable(error)
-        except Exception as error:  # noqa: BLE001  # CrewAI would run the tool
-            refused = self._mount.fault(error)
+        refused = self._on_loop(partial(self._enter, context))
         if refused is not None:
             text = readable(refused)
             self._here.refused = context.tool_input, text
@@ -114,23 +109,25 @@ class _Hooks:
         if whose is context.tool_input:
             self._here.refused = None, None
             return text
-        unwritten: CallgateError | None
-        try:
-            unwritten = on_loop(self._mount.router, lambda: self._leave(context))
-        except Unreachable as error:
-            unwritten = self._mount.unreachable(error)
-        except Exception as error:  # noqa: BLE001  # what cannot be written down is not answered
-            unwritten = self._mount.fault(error)
+        unwritten = self._on_loop(partial(self._leave, context))
         return None if unwritten is None else readable(unwritten)
+
+    def _on_loop(
+        self, call: Callable[[], Coroutine[Any, Any, CallgateError | None]]
+    ) -> CallgateError | None:
+        try:
+            return on_loop(self._mount.router, call)
+        except Exception as error:  # noqa: BLE001  # CrewAI would run the tool, or pass its answer
+            return self._mount.internal_error(error)
 
     async def _enter(self, context: Any) -> CallgateError | None:
         name = context.tool_name
         if context.tool is not None:
             self._mount.declare((name,))
-        return await self._holder.enter(_Key(context.tool_input), name, context.tool_input, context)
+        return await self._calls.enter(_Key(context.tool_input), name, context.tool_input, context)
 
     async def _leave(self, context: Any) -> CallgateError | None:
-        return self._holder.leave(_Key(context.tool_input), _ending(context.raw_tool_result))
+        return self._calls.leave(_Key(context.tool_input), _ending(context.raw_tool_result))
 
 
 def _ending(result: Any) -> Ending:

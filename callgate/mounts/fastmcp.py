@@ -22,7 +22,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from callgate.mounts.common import MAX_DECLARED, Mount, missing_extra, readable, structure
+from callgate.mounts.common import MAX_DECLARED, Mount, error_metadata, missing_extra, readable
 from callgate.protocol.mcp import TIMEOUT_MS
 from callgate.router.local import CURRENT
 
@@ -102,7 +102,7 @@ class CallgateMiddleware(Middleware):
             meta = None if nested or request is None else request.meta
             timeout_ms = meta.get(TIMEOUT_MS) if meta else None
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return refuse(mount.fault(error))
+            return refuse(mount.internal_error(error))
         return await mount.run(
             name,
             message.arguments,
@@ -161,7 +161,7 @@ def _is_error(result: ToolResult) -> bool:
 
 def _refuse_client(error: CallgateError) -> ToolResult:
     content = [TextContent(type="text", text=readable(error))]
-    return ToolResult(content=content, meta=structure(error), is_error=True)
+    return ToolResult(content=content, meta=error_metadata(error), is_error=True)
 
 
 def _refuse_program(error: CallgateError) -> NoReturn:

@@ -81,7 +81,7 @@ class CallgatePlugin(_plugin):  # type: ignore[misc]  # see above
                 tool.run_async = _Guarded(self, tool.run_async, tool)
             self._noted[tool_context] = tool, mount
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return _refuse(mount.fault(error))
+            return _refuse(mount.internal_error(error))
         return None
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:

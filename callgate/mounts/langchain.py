@@ -19,11 +19,10 @@ made; one that a later policy denies is refused only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from callgate.mounts.common import missing_extra, readable, structure
+from callgate.mounts.common import error_metadata, missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount, denies
 
 try:
@@ -36,7 +35,7 @@ except ImportError as error:
     raise missing_extra(__name__, "langchain 1", "langchain") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.tools.tool_node import ToolCallRequest
@@ -65,12 +64,9 @@ def user_caller(runtime: Any) -> str | None:
     """
     config = getattr(runtime, "config", None) or get_config()
     configurable = config.get("configurable", {})
-    user = configurable.get(_AUTHENTICATED)
-    context = runtime.context
-    if not user and context is not None:
-        mapping = isinstance(context, Mapping)
-        user = context.get("user_id") if mapping else getattr(context, "user_id", None)
-    user = user or configurable.get("user_id")
+    user = (
+        configurable.get(_AUTHENTICATED) or user_id(runtime.context) or configurable.get("user_id")
+    )
     return None if user is None else str(user)
 
 
@@ -204,7 +200,7 @@ def _refuse(request: ToolCallRequest, error: CallgateError) -> ToolMessage:
     call = request.tool_call
     return ToolMessage(
         content=readable(error),
-        artifact=structure(error),
+        artifact=error_metadata(error),
         name=call["name"],
         tool_call_id=call["id"],
         status="error",

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import InvalidInput
-from callgate.mounts.common import Mount, missing_extra, readable, structure
+from callgate.mounts.common import Mount, error_metadata, missing_extra, readable, token_subject
 from callgate.protocol.mcp import CALL, TIMEOUT_MS
 
 try:
@@ -59,7 +59,7 @@ def authenticated(request: Any) -> str | None:
     """
     user = None if request is None else request.scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else get_access_token()
-    return None if token is None else token.subject or token.client_id
+    return token_subject(token)
 
 
 def callgate_middleware(
@@ -94,7 +94,7 @@ async def _call(
         await mount.learn(partial(_names, context, call_next))
         timeout_ms: Any = context.meta.get(TIMEOUT_MS) if context.meta else None
     except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-        return refuse(mount.fault(error))
+        return refuse(mount.internal_error(error))
     return await mount.run(
         name,
         params.get("arguments"),
@@ -142,7 +142,7 @@ def _refuse(context: Context, error: CallgateError) -> dict[str, Any]:
     result: dict[str, Any] = {
         "content": [{"type": "text", "text": readable(error)}],
         "isError": True,
-        "_meta": structure(error),
+        "_meta": error_metadata(error),
     }
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         result["resultType"] = "complete"

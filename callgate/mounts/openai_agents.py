@@ -20,14 +20,13 @@ error, unless `allow_unguarded` says that they may stay. So are MCP servers of a
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from functools import partial, wraps
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from callgate.mounts.common import missing_extra, readable
+from callgate.mounts.common import missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount
 
 try:
@@ -36,7 +35,7 @@ except ImportError as error:
     raise missing_extra(__name__, "openai-agents", "openai-agents") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from agents import AgentBase, RunContextWrapper, Tool, ToolOutputGuardrailData
     from agents.tool_context import ToolContext
@@ -54,9 +53,7 @@ _INSIDE = "_invoke_tool_impl"
 
 def user_caller(context: RunContextWrapper[Any]) -> str | None:
     """`user_id` of the run's context, an object or a mapping; None if it has none."""
-    own = context.context
-    user = own.get("user_id") if isinstance(own, Mapping) else getattr(own, "user_id", None)
-    return None if user is None else str(user)
+    return user_id(context.context)
 
 
 class Refusal(str):

@@ -15,12 +15,11 @@ written down; a toolset can only leave them out, and the runtime answers such a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from callgate.mounts.common import missing_extra, readable
+from callgate.mounts.common import missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount, denies
 
 try:
@@ -45,11 +44,7 @@ if TYPE_CHECKING:
 
 def user_caller(context: RunContext[Any]) -> str | None:
     """`user_id` of the run's `deps`, an object or a mapping; None if they have none."""
-    deps = context.deps
-    if deps is None:
-        return None
-    user = deps.get("user_id") if isinstance(deps, Mapping) else getattr(deps, "user_id", None)
-    return None if user is None else str(user)
+    return user_id(context.deps)
 
 
 class CallRefusedError(ToolFailed):

@@ -19,7 +19,6 @@ is the one that waits, the call is refused rather than hung.
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import get_running_loop
 from concurrent import futures
 from contextlib import suppress
@@ -31,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from callgate.errors import InternalError
-from callgate.mounts.common import Mount
+from callgate.mounts.common import Mount, Unreachable
 from callgate.mounts.pool import Pool
 from callgate.router.boxed import boxed
 from callgate.router.local import CURRENT, MAX_THREADS
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from callgate.router.boxed import Boxed
     from callgate.router.flight import Flight
 
-_log = logging.getLogger("callgate.mounts")
-
 T = TypeVar("T")
 
 START_S = 5.0
@@ -58,11 +54,7 @@ LOOK_S = 1.0
 """How often a waiting thread looks whether the loop is still there."""
 
 
-class Unreachable(Exception):
-    """The router's loop cannot be reached from here; the text is ours and says why."""
-
-
-class _Quit(Exception):
+class _ExitCarrier(Exception):
     """Carries what would end the router's loop, if a task raised it, to the thread it is for."""
 
     def __init__(self, error: BaseException) -> None:
@@ -105,13 +97,13 @@ class RuntimeMount(Mount):
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
         if get_running_loop() is not loop_of(self.router):
-            return _refused(refuse, self.unreachable(Unreachable("it came on another loop")))
+            return _refused(refuse, self.internal_error(Unreachable("it came on another loop")))
         try:
             if listed and tool not in self._declared:
                 self.declare((tool,))
             thread = in_thread()
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return _refused(refuse, self.fault(error))
+            return _refused(refuse, self.internal_error(error))
         if thread:
             handler = partial(_shielded, handler)
         return self.run(tool, arguments, context, handler, refuse, thread=thread, failed=failed)
@@ -138,9 +130,9 @@ class RuntimeMount(Mount):
         try:
             return on_loop(self.router, call)
         except Unreachable as error:
-            refused = self.unreachable(error)
-        except _Quit as quitting:
-            raise quitting.error from None
+            refused = self.internal_error(error)
+        except _ExitCarrier as carrier:
+            raise carrier.error from None
         return refuse(refused)
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -180,11 +172,6 @@ class RuntimeMount(Mount):
             let_go = partial(self.router.engine.work_ended, flight, answered=True)
             thread.add_done_callback(partial(_tell, loop, let_go))
 
-    def unreachable(self, error: Unreachable) -> InternalError:
-        """Say on the log why a call cannot reach the router; the error to refuse with."""
-        _log.error("callgate refused a call of %s: %s", self.agent, error)
-        return InternalError(agent=self.agent)
-
 
 def loop_of(router: Router) -> asyncio.AbstractEventLoop | None:
     """The loop that entered the router, if any."""
@@ -205,20 +192,20 @@ def on_loop(router: Router, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise Unreachable("the router is not running")
     if asyncio._get_running_loop() is loop:  # noqa: SLF001  # the public one raises without one
         raise Unreachable("it would block the router's own loop")
-    errand = _Errand(loop, call)
+    loop_call = _LoopCall(loop, call)
     try:
-        loop.call_soon_threadsafe(errand.start)
+        loop.call_soon_threadsafe(loop_call.start)
     except RuntimeError as error:
         raise Unreachable("the router's loop is closed") from error
     try:
-        errand.wait()
+        loop_call.wait()
     except BaseException:
-        errand.give_up()
+        loop_call.give_up()
         raise
-    return errand.result()
+    return loop_call.result()
 
 
-class _Errand(Generic[T]):
+class _LoopCall(Generic[T]):
     """A coroutine on a loop for which a thread waits, and is woken once: when it has ended.
 
     `asyncio.run_coroutine_threadsafe` chains two futures for the same, and cannot say whether the
@@ -303,4 +290,4 @@ def _contained(work: Callable[[], Any]) -> Any:
     except Exception:
         raise
     except BaseException as error:  # noqa: BLE001  # it is raised again where it belongs
-        raise _Quit(error) from None
+        raise _ExitCarrier(error) from None

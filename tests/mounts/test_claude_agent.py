@@ -19,7 +19,7 @@ from claude_agent_sdk import (
     PermissionResultDeny,
 )
 
-from callgate.mounts import held
+from callgate.mounts import hook_calls
 from callgate.mounts.claude_agent import callgate_hooks
 from tests.mounts.runtimes.claude_agent import (
     HAS_CLAUDE_CODE,
@@ -349,7 +349,7 @@ async def test_an_answer_to_a_call_that_was_refused_changes_nothing(desk: Desk) 
 async def test_more_calls_than_can_be_held_are_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held, "MAX_HELD", 1)
+    monkeypatch.setattr(hook_calls, "MAX_HELD", 1)
     async with desk.router() as router:
         asked = Asked(router)
         await asked.reason("echo", "1")

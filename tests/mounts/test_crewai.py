@@ -237,7 +237,7 @@ async def test_the_caller_can_be_told_by_a_function_of_the_context(
 
 
 @pytest.mark.parametrize(
-    "part", ["callgate.mounts.held.Holder.enter", "callgate.mounts.crewai._Key"]
+    "part", ["callgate.mounts.hook_calls.HookCalls.enter", "callgate.mounts.crewai._Key"]
 )
 async def test_a_gate_that_fails_lets_nothing_through(
     desk: Desk,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from callgate.errors import CallCanceled, CallgateError, CallTimedOut
 from callgate.model import ANONYMOUS, ToolCall
-from callgate.mounts.threads import Unreachable, loop_of
+from callgate.mounts.common import Unreachable
+from callgate.mounts.threads import loop_of
 from callgate.router import refusals
 from callgate.router.flight import Ending, Flight
 from callgate.router.local import CURRENT
@@ -38,7 +39,7 @@ HOLD_S = 600.0
 """The longest that Claude Code lets a shell command take; others have no bound of their own."""
 
 
-class Holder(Generic[K]):
+class HookCalls(Generic[K]):
     """The calls of one mount that are between their hooks; the `Owner` of their flights."""
 
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
@@ -147,11 +148,7 @@ class Holder(Generic[K]):
         return None
 
     def _refused(self, error: Exception) -> CallgateError:
-        if isinstance(error, CallgateError):
-            return error
-        if isinstance(error, Unreachable):
-            return self._mount.unreachable(error)
-        return self._mount.fault(error)
+        return error if isinstance(error, CallgateError) else self._mount.internal_error(error)
 
 
 def _wake(flight: Flight) -> None:
