@@ -72,7 +72,7 @@ _LIST: Final = "tools/list"
 
 
 def user_caller(scope: Scope) -> str | None:
-    """Who an authentication in front of this has found: a token's subject or client, a user.
+    """Return whom an authentication in front of this has found: a token's subject or a user.
 
     None if there is none, or if it stands behind this and has not spoken yet. A token that
     nobody has checked proves nothing and is not looked at.
@@ -144,7 +144,7 @@ class CallgateASGI:
             await self._app(scope, replay(body, receive), send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the router for as long as the application runs."""
+        """Enter the router when the server starts, and leave it when the server stops."""
         startup = await receive()
         async with AsyncExitStack() as stack:
             try:
@@ -177,7 +177,7 @@ class CallgateASGI:
         return await read_body(scope, receive, self._mount.agent, limit, BODY_TIMEOUT_S)
 
     async def _reject(self, error: CallgateError, send: Send) -> None:
-        """Answer a message that is not passed on."""
+        """Answer a message that the application will not see."""
         own_id: Id | None = None
         status = 400
         reason = error.code
@@ -265,7 +265,7 @@ class _Call:
         self._gone = asyncio.Event()
 
     def stop(self) -> None:
-        """End the call for its client."""
+        """Cancel the call and answer its client."""
         if self._task is not None and not self._stopped:
             self._stopped = True
             self._task.cancel()
@@ -295,7 +295,7 @@ class _Call:
             await self._refuse(refused)
 
     async def _watch(self, receive: Receive) -> None:
-        """A disconnect is a cancel, also of a call that still waits for its turn."""
+        """Cancel the call, queued or running, when its client disconnects."""
         with suppress(Exception):  # a server that cannot receive has lost its client, too
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -303,7 +303,7 @@ class _Call:
         self.stop()
 
     async def _guarded(self) -> CallgateError | None:
-        """Run the call; why it is refused, or None if the application has answered."""
+        """Run the call; return its refusal, or None if the application has answered."""
         mount, message, scope = self._mount, self._message, self._scope
         try:
             if message.is_task and self._spec.tasks == "refuse":
@@ -332,7 +332,7 @@ class _Call:
         return outcome if isinstance(outcome, CallgateError) else None
 
     async def _serve(self) -> Any:
-        """Let the application work; its result, as something that can be measured."""
+        """Run the application; return its result as something that can be measured."""
         with suppress(AnswerTooLarge):
             scope = readable_scope(self._scope)
             await self._app(scope, replay(self._body, self._disconnect), self._reply)
@@ -362,7 +362,7 @@ class _Call:
         return encode_refusal(message.id, error, stateless=message.is_stateless)
 
     async def _tell_session(self) -> None:
-        """The protocol's own cancel, as if the client had sent it."""
+        """Send the protocol's own cancel, as if the client had sent it."""
         body = encode_cancelled(self._message.id)
         with suppress(Exception):
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
@@ -379,4 +379,4 @@ def _itself(error: CallgateError) -> CallgateError:
 
 
 async def _nowhere(_: Event) -> None:
-    """What an application says to a cancel."""
+    """Drop what an application answers to a cancel."""

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def callgate_hooks(
     router: Router, *, agent: str, caller: Caller = None, hold_s: float = HOLD_S
 ) -> dict[HookEvent, list[HookMatcher]]:
-    """Hooks that put every tool call of a session under the router, as a tool of `agent`.
+    """Make hooks that put each tool call of a session under the router, as one of `agent`.
 
     `caller` is a name or a function of the hook's input, which has `session_id` and, of a call
-    by a subagent, `agent_id` and `agent_type`. Places are held for `hold_s` at most.
+    by a subagent, `agent_id` and `agent_type`. Slots are held for `hold_s` at most.
     """
     hooks = _Hooks(RuntimeMount(router, agent, caller), hold_s)
     made = {
@@ -82,7 +82,7 @@ class _Hooks:
         self._calls: HookCalls[_Key] = HookCalls(mount, hold_s)
 
     async def before(self, data: Any, *_: Any) -> HookJSONOutput:
-        """Let a call in, or deny it."""
+        """Called before a tool runs: admit the call, or deny it."""
         refused: CallgateError | None
         try:
             key = _Key.of(data)
@@ -106,30 +106,30 @@ class _Hooks:
         }
 
     async def after(self, data: Any, *_: Any) -> HookJSONOutput:
-        """A tool answered."""
+        """Called when a tool has answered."""
         return self._end([_Key.of(data)], Ending.COMPLETED)
 
     async def failed(self, data: Any, *_: Any) -> HookJSONOutput:
-        """A tool failed."""
+        """Called when a tool has failed."""
         return self._end([_Key.of(data)], Ending.FAILED)
 
     async def batch(self, data: Any, *_: Any) -> HookJSONOutput:
-        """All calls of a turn are over."""
+        """Called when all calls of a turn have ended."""
         session = data["session_id"]
         calls = [_Key(session, call["tool_use_id"]) for call in data["tool_calls"]]
         return self._end(calls, Ending.CANCELLED)
 
     async def stopped(self, data: Any, *_: Any) -> HookJSONOutput:
-        """All calls of an agent are over."""
+        """Called when an agent has stopped: all its calls have ended."""
         return self._end(self._left_by(data), Ending.CANCELLED)
 
     def _left_by(self, data: Any) -> list[_Key]:
-        """What is held for an agent."""
+        """Return the calls of an agent that are between their hooks."""
         whose = data["session_id"], data.get("agent_id")
         return [key for key in self._calls.held if (key.session, key.agent) == whose]
 
     def _end(self, calls: list[_Key], ending: Ending) -> HookJSONOutput:
-        """End what is held of these; if that cannot be written, and must be, the agent stops."""
+        """Settle those of these calls that run; stop the agent if that cannot be recorded."""
         for call in calls:
             unwritten = self._calls.leave(call, ending)
             if unwritten is not None:

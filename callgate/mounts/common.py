@@ -61,7 +61,7 @@ class Unreachable(Exception):
 
 
 def missing_extra(mount: str, package: str, extra: str) -> ImportError:
-    """What to raise when the runtime of a mount is not installed."""
+    """Make the error to raise when the runtime of a mount is not installed."""
     return ImportError(
         f"{mount} needs {package}, which is not installed: pip install 'callgate[{extra}]'"
     )
@@ -83,12 +83,12 @@ def token_subject(token: Any) -> str | None:
 
 
 def readable(error: CallgateError) -> str:
-    """A refusal as a tool's answer that a model can read and obey."""
+    """Return a refusal as a tool's answer that a model can read and obey."""
     return error.describe()
 
 
 def error_metadata(error: CallgateError) -> dict[str, Any]:
-    """A refusal as metadata: `{"callgate/error": {…}}`."""
+    """Return a refusal as metadata: `{"callgate/error": {…}}`."""
     return {ERROR_KEY: error.as_dict()}
 
 
@@ -121,7 +121,7 @@ class Mount:
         """Keeps work alive that outlives its answer; bounded by the slots that it holds."""
 
     def caller_of(self, context: Any) -> str | None:
-        """Who calls, by the runtime's context."""
+        """Return who calls, by the runtime's context."""
         caller = self._caller
         if caller is None or isinstance(caller, str):
             return caller
@@ -131,7 +131,7 @@ class Mount:
         return name
 
     def offers(self, tool: str, context: Any) -> bool:
-        """Whether the policy lets this caller see the tool; not if that cannot be found out."""
+        """Return True if the policy shows the tool to this caller; False if that is not known."""
         try:
             policy = self.router.policy
             if policy is not self._policy:
@@ -181,7 +181,7 @@ class Mount:
         thread: bool = False,
         failed: Callable[[Any], bool] | None = None,
     ) -> Any | T:
-        """Run `handler()` as a call of `tool`: its result, its own exception, or `refuse(error)`.
+        """Run `handler()` as a call of `tool`; return its result, or `refuse(error)`.
 
         `failed` tells a result that reports a failure from one that does not, for the audit;
         `thread` says that the work may be in a thread, which a cancel does not stop; it costs a
@@ -206,14 +206,14 @@ class Mount:
         return refuse(refused)
 
     def deny(self, tool: str, context: Any) -> CallgateError:
-        """Refuse a call for what it is, rather than by a limit, and write that down."""
+        """Record that a call is denied for what it is, not by a limit; return the error."""
         engine = self.router.engine
         now_ns = monotonic_ns()
         lane = self.router.lane(self.caller_of(context) or ANONYMOUS, self.agent, tool, now_ns)
         return engine.refuse(lane, plain(PolicyDenied, lane, engine.new_id()), now_ns)
 
     def reject(self, reason: str) -> None:
-        """Write down that a message was refused unread; a flood of them is not one of records."""
+        """Record that a message was rejected unread; merge the records of a flood."""
         if self._rejections.offer(monotonic_ns()):
             event = Event(
                 event="protocol.frame_rejected",

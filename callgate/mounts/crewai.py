@@ -49,7 +49,7 @@ _FAILED = ("Error executing tool", "I encountered an error while trying to use t
 
 
 def role_caller(context: Any) -> str | None:
-    """The role of the agent that calls; None outside of one."""
+    """Return the role of the agent that calls; None outside of one."""
     role = getattr(context.agent, "role", None)
     return None if role is None else str(role).strip()
 
@@ -57,9 +57,9 @@ def role_caller(context: Any) -> str | None:
 def install(
     router: Router, *, agent: str, caller: Caller = role_caller, hold_s: float = HOLD_S
 ) -> Callable[[], None]:
-    """Put every tool call of every crew under the router, as a tool of `agent`; undone by a call.
+    """Put each tool call of every crew under the router; return a function that undoes it.
 
-    `caller` is a name or a function of CrewAI's `ToolCallHookContext`. Places are held for
+    `caller` is a name or a function of CrewAI's `ToolCallHookContext`. Slots are held for
     `hold_s` at most, if CrewAI does not say that a tool has ended.
     """
     hooks = _Hooks(RuntimeMount(router, agent, caller), hold_s)
@@ -96,7 +96,7 @@ class _Hooks:
         """The last refusal of a thread, and whose it is: CrewAI runs the other hook at once."""
 
     def before(self, context: Any) -> None:
-        """Let a call in, or abort it."""
+        """Called before a tool runs: admit the call, or abort it."""
         refused = self._on_loop(partial(self._enter, context))
         if refused is not None:
             text = readable(refused)
@@ -104,7 +104,7 @@ class _Hooks:
             raise _aborted(text, source="callgate")
 
     def after(self, context: Any) -> str | None:
-        """End a call, or say why it was aborted."""
+        """Called after a tool: settle the call, or return why it was aborted."""
         whose, text = getattr(self._here, "refused", (None, None))
         if whose is context.tool_input:
             self._here.refused = None, None

@@ -54,7 +54,7 @@ LOOK_UP_S = 5.0
 
 
 def token_caller(context: MiddlewareContext[Any]) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
@@ -126,7 +126,7 @@ class CallgateMiddleware(Middleware):
         return [tool for tool in tools if self._mount.offers(tool.name, context)]
 
     async def _meet(self, name: str, context: MiddlewareContext[Any]) -> tuple[str, bool]:
-        """The name that counts, and whether a cancel ends the work; of a name not seen before."""
+        """Look a tool up; return the name that counts, and whether a cancel ends its work."""
         if context.fastmcp_context is None:
             return name, False
         server = context.fastmcp_context.fastmcp

@@ -171,7 +171,7 @@ def _raise(error: CallgateError) -> NoReturn:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters that can be given by position."""
+    """Return the names of the parameters that can be given by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return tuple(found.name for found in parameters if found.kind in kinds)
@@ -180,7 +180,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 def _by_name(
     named: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call, but for the object of a method."""
+    """Return the arguments of a call by name, without the object of a method."""
     arguments = dict(zip(named, args, strict=False))
     arguments.pop("self", None)
     if len(args) > len(named):

@@ -57,7 +57,7 @@ _OF_FUNCTIONS = (StructuredTool, Tool)
 
 
 def user_caller(runtime: Any) -> str | None:
-    """The user that LangGraph's server authenticated, else `user_id` of the run's context.
+    """Return the user that LangGraph's server authenticated, else the context's `user_id`.
 
     The context is what the program passed as `context=`: an object or a mapping; else
     `user_id` under `configurable` in its `config=`.
@@ -171,7 +171,7 @@ class _Hiding(CallgateMiddleware):
         return handler(self._offered(request))
 
     def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        """The request without the tools that are denied; what a provider runs is not ours."""
+        """Return the request without denied tools; what a provider runs is not ours."""
         offers = partial(self._mount.offers, context=request.runtime)
         kept = [
             tool for tool in request.tools if not isinstance(tool, BaseTool) or offers(tool.name)
@@ -184,7 +184,7 @@ async def _awaited(response: Awaitable[T]) -> T:
 
 
 def _in_thread(tool: BaseTool | None) -> bool:
-    """Whether LangChain gives the tool a thread, for want of a coroutine."""
+    """Return True if LangChain gives the tool a thread, for want of a coroutine."""
     if tool is None:
         return False
     if isinstance(tool, _OF_FUNCTIONS):

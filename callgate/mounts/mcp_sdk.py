@@ -45,7 +45,7 @@ LIST = "tools/list"
 
 
 def token_caller(context: Context) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
@@ -53,7 +53,7 @@ def token_caller(context: Context) -> str | None:
 
 
 def authenticated(request: Any) -> str | None:
-    """Who an HTTP request is from, or whatever else is served now, by its access token.
+    """Return whom the access token of an HTTP request, or of its session, is for.
 
     The request's own token comes first: a session may be older than it.
     """
@@ -114,7 +114,7 @@ async def _names(context: Context, call_next: CallNext) -> Iterable[str]:
 
 
 def _offered(mount: Mount, context: Context, result: HandlerResult) -> HandlerResult:
-    """A list of tools without those that are denied."""
+    """Return a list of tools without those that are denied."""
     tools = _by_name(result)
     mount.declare(tools)
     kept = [tool for name, tool in tools.items() if mount.offers(name, context)]
@@ -126,7 +126,7 @@ def _offered(mount: Mount, context: Context, result: HandlerResult) -> HandlerRe
 
 
 def _by_name(result: HandlerResult) -> dict[str, Any]:
-    """The tools of a list: the chain ends in a mapping, but a middleware may give a model."""
+    """Return the tools by name: the chain gives a mapping, a middleware perhaps a model."""
     if isinstance(result, Mapping):
         return {tool["name"]: tool for tool in result.get("tools", ())}
     return {tool.name: tool for tool in getattr(result, "tools", ())}

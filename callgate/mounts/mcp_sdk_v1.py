@@ -41,7 +41,7 @@ except (ImportError, AttributeError) as error:
 
 
 def token_caller(context: Any) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
@@ -99,7 +99,7 @@ class _Handlers(UserDict[Any, Any]):
         )
 
     def _takes_tasks(self) -> bool:
-        """Whether calls may start work that outlives them."""
+        """Return True if calls may start work that outlives them."""
         return self._mount.router.policy.gate(self._mount.agent).tasks == "pass"
 
     async def _names(self) -> Iterable[str]:

@@ -52,7 +52,7 @@ _INSIDE = "_invoke_tool_impl"
 
 
 def user_caller(context: RunContextWrapper[Any]) -> str | None:
-    """`user_id` of the run's context, an object or a mapping; None if it has none."""
+    """Return `user_id` of the run's context, an object or a mapping; None if it has none."""
     return user_id(context.context)
 
 
@@ -65,7 +65,7 @@ class Refusal(str):
 
     @classmethod
     def of(cls, error: CallgateError) -> Refusal:
-        """Its text, with the error in it."""
+        """Make the text of an error, with the error in it."""
         refusal = cls(readable(error))
         refusal.error = error
         return refusal
@@ -73,7 +73,7 @@ class Refusal(str):
 
 @tool_output_guardrail
 def _reject_refusal(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-    """Lets a refusal past the output schema."""
+    """Reject the output in favour of a refusal, which no output schema fits."""
     if isinstance(data.output, Refusal):
         return ToolGuardrailFunctionOutput.reject_content(data.output)
     return ToolGuardrailFunctionOutput.allow()
@@ -87,7 +87,7 @@ def guard_tools(
     caller: Caller = user_caller,
     allow_unguarded: bool = False,
 ) -> list[Tool]:
-    """The same tools under the router, as tools of `agent`.
+    """Return copies of tools that are under the router, as tools of `agent`.
 
     `caller` is a name or a function of the SDK's `RunContextWrapper` (during a call, a
     `ToolContext`).
@@ -112,7 +112,7 @@ def guard_agent(
     caller: Caller = user_caller,
     allow_unguarded: bool = False,
 ) -> Agent[Any]:
-    """A copy of an agent whose tools are under the router, as tools of `agent`, else its name.
+    """Return a copy of an agent whose tools are under the router, as `agent`'s or its own.
 
     Agents that it hands over to are other agents: guard each.
     """
@@ -180,7 +180,7 @@ async def _is_enabled(
 
 
 def _parsed(arguments: str) -> Mapping[str, Any]:
-    """For the size limits only; what cannot be parsed is the tool's to report."""
+    """Parse arguments, for size limits only; the tool reports what cannot be parsed."""
     try:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:

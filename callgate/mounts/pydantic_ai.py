@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def user_caller(context: RunContext[Any]) -> str | None:
-    """`user_id` of the run's `deps`, an object or a mapping; None if they have none."""
+    """Return `user_id` of the run's `deps`, an object or a mapping; None if they have none."""
     return user_id(context.deps)
 
 
@@ -73,7 +73,7 @@ class CallgateCapability(AbstractCapability[AgentDepsT]):
 
     @classmethod
     def get_serialization_name(cls) -> None:
-        """A router cannot be written in a spec."""
+        """Return None: a router cannot be written in a spec."""
 
     async def wrap_tool_execute(
         self,
@@ -158,7 +158,7 @@ def _is_sync(context: RunContext[Any], name: str) -> bool:
 
 
 def _in_thread(tool: ToolsetTool[Any] | None) -> bool:
-    """Whether it is a sync function, which the runtime gives a thread."""
+    """Return True if the tool is a sync function, which the runtime gives a thread."""
     while (source := getattr(tool, "source_tool", None)) is not None:  # of a combined toolset
         tool = source
     return getattr(tool, "is_async", True) is False

@@ -73,7 +73,7 @@ class RuntimeMount(Mount):
         self._denies = False
 
     def denies(self) -> bool:
-        """Whether the policy denies any tool of this agent; else all are offered."""
+        """Return True if the policy denies any tool of this agent."""
         policy = self.router.policy
         if policy is not self._looked_at:
             self._denies = denies(self.router, self.agent)
@@ -92,7 +92,7 @@ class RuntimeMount(Mount):
         listed: bool = True,
         failed: Callable[[Any], bool] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """What `run` does, for a caller whose loop or executor may be another than the router's.
+        """Do what `run` does, for a caller on a loop or executor other than the router's.
 
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
@@ -119,7 +119,7 @@ class RuntimeMount(Mount):
         listed: bool = True,
         failed: Callable[[Any], bool] | None = None,
     ) -> Any | T:
-        """What `run` does, for a caller in a thread without a loop; `work` gets another thread."""
+        """Do what `run` does, for a caller in a thread without a loop; `work` gets another."""
 
         async def call() -> Any:
             if listed and tool not in self._declared:
@@ -162,7 +162,7 @@ class RuntimeMount(Mount):
     async def _linger(
         self, flight: Flight, thread: futures.Future[Any], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """See to it that a call whose thread goes on keeps its slots until that ends."""
+        """Keep the slots of a call whose thread goes on until the thread ends."""
         if flight.lingers:  # isolated: this task is nobody's but the work's
             ended = loop.create_future()
             thread.add_done_callback(partial(_tell, loop, partial(_wake, ended)))
@@ -174,12 +174,12 @@ class RuntimeMount(Mount):
 
 
 def loop_of(router: Router) -> asyncio.AbstractEventLoop | None:
-    """The loop that entered the router, if any."""
+    """Return the loop that entered the router, if any."""
     return router._loop  # noqa: SLF001  # has no public name
 
 
 def denies(router: Router, agent: str) -> bool:
-    """Whether the policy, as it is now, denies any tool of an agent."""
+    """Return True if the policy, as it is now, denies any tool of an agent."""
     file = router.policy._file  # noqa: SLF001  # has no public name
     stated = file.agents.get(agent)
     return stated is not None and any(tool.deny for tool in stated.tools.values())
@@ -226,11 +226,11 @@ class _LoopCall(Generic[T]):
         self._running.acquire()
 
     def start(self) -> None:
-        """On the loop, in the context of the thread that asked."""
+        """Called on the loop, in the context of the thread that asked: start the call."""
         self._task = self._loop.create_task(self._run())
 
     def wait(self) -> None:
-        """In the thread: return when it has ended, raise when that cannot be expected."""
+        """Called in the thread: wait until the call has ended; raise if that cannot be expected."""
         blocked_at = monotonic() + START_S
         while not self._running.acquire(timeout=LOOK_S if self._task else min(LOOK_S, START_S)):
             if self._task is not None and self._task.done():
@@ -243,11 +243,11 @@ class _LoopCall(Generic[T]):
                 )
 
     def give_up(self) -> None:
-        """In the thread: nobody waits any more. What has not begun yet never will."""
+        """Called in the thread that no longer waits: cancel the call, also before it begins."""
         _tell(self._loop, self._cancel)
 
     def result(self) -> T:
-        """In the thread, when it has ended."""
+        """Called in the thread when the call has ended: return its result or raise."""
         if self._box is None:
             raise futures.CancelledError
         answer: T = self._box.open()
@@ -270,7 +270,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], object], *_: Any) -> None:
-    """Have it done on a loop, unless that is closed: then there is nobody to tell."""
+    """Call `what` on a loop, unless the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(what)
 
