@@ -48,6 +48,7 @@ class Claim(enum.Enum):
     CONCURRENCY = "a call too many at once is refused"
     QUEUED = "a call waits in a queue for its turn"
     TIMEOUT = "a timeout stops the work"
+    THREAD = "a sync tool is answered for in time, and keeps its slot until it ends"
     CANCEL = "a cancel from outside stops the work and frees its slot"
     DENIED = "a denied call is refused and recorded"
     HIDDEN = "a denied tool is not offered"
@@ -143,6 +144,7 @@ agents:
       PREFIXlimited: {rate: 1/hour}
       PREFIXsingle: {concurrency: 1}
       PREFIXslow: {timeout: 50ms}
+      PREFIXslow_sync: {timeout: 50ms, concurrency: 1}
       PREFIXsmall: {max_input_bytes: 64}
       PREFIXsized: {max_output_bytes: 4096}
       "PREFIXdelete_*": deny
@@ -172,8 +174,11 @@ class Stage:
             self.desk.router(mode, policy) as self.router,
             self.runtime.connect(self.router, self.tools, caller=caller) as session,
         ):
-            yield session
-            self.tools.free.set()
+            try:
+                yield session
+            finally:
+                self.tools.free.set()
+                self.tools.thread_free.set()
 
     def events(self) -> list[tuple[str, str | None]]:
         """Of each record of a call, its event and its tool, by the tool's own name."""

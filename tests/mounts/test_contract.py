@@ -119,6 +119,21 @@ async def test_a_call_that_takes_too_long_is_answered_and_its_work_is_stopped(
     assert stage.code() == "limit.timeout"
 
 
+@claim(Claim.THREAD)
+async def test_a_sync_tool_is_answered_for_in_time_and_keeps_its_slot(stage: Stage) -> None:
+    async with stage.open() as session:
+        late = await stage.answered(asyncio.create_task(session.call("slow_sync")))
+        held = await stage.answered(asyncio.create_task(session.call("slow_sync")))
+        stage.tools.thread_free.set()
+        await until(lambda: is_idle(stage.router))
+        again = await session.call("slow_sync")
+
+    assert "web/slow_sync did not answer in time: 50 ms" in late
+    assert "concurrency limit of tool web/slow_sync reached" in held
+    assert "done" in again
+    assert stage.tools.calls == ["slow_sync", "slow_sync"]
+
+
 @claim(Claim.CANCEL)
 async def test_a_cancel_from_outside_stops_the_work_and_frees_its_slot(stage: Stage) -> None:
     async with stage.open() as session, running(session, stage, "single") as call:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, is_idle, until
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("fastmcp", reason="fastmcp is not installed")
@@ -84,19 +84,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
 
     assert code_of(result) == "internal"
     assert tools.calls == []
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = await ask(client, "slow_sync")
-        second = await ask(client, "slow_sync")
-        tools.thread_free.set()
-        await until(lambda: is_idle(router))
-        third = await ask(client, "slow_sync")
-
-    assert code_of(first) == "limit.timeout"
-    assert code_of(second) == "limit.concurrency"
-    assert third.data == "done"
 
 
 async def test_a_program_that_calls_a_tool_gets_the_refusal_raised(

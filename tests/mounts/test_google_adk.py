@@ -10,7 +10,6 @@ import pytest
 
 from tests.canary import canaries, leaks
 from tests.docs.reader import play
-from tests.mounts.conftest import until
 from tests.mounts.examples import output_of
 
 with warnings.catch_warnings():
@@ -21,7 +20,7 @@ with warnings.catch_warnings():
     toolsets: Any = pytest.importorskip("google.adk.tools.base_toolset")
 
 from callgate.mounts.google_adk import CallgatePlugin
-from tests.mounts.runtimes.google_adk import Call, Scene, Scripted, agents, run_configs, runners
+from tests.mounts.runtimes.google_adk import Call, Scene, Scripted, agents, runners
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,20 +59,6 @@ async def test_an_agent_with_denied_tools_only_is_offered_none(desk: Desk, tools
         await scene.run()
 
     assert scene.model.offered == [set()]
-
-
-async def test_a_sync_tool_in_a_pool_holds_its_slot_until_its_thread_ends(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        scene = Scene(tools, router, [("slow_sync", {})], [("slow_sync", {})])
-        late, held = await scene.run(tool_thread_pool_config=run_configs.ToolThreadPoolConfig())
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    assert late == {"error": "web/slow_sync did not answer in time: 50 ms"}
-    assert held["error"].startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
 
 
 async def test_an_error_that_a_tool_reports_is_a_failure_in_the_audit(desk: Desk) -> None:

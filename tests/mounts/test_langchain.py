@@ -65,20 +65,6 @@ async def test_a_refusal_is_an_error_message_that_a_model_can_read(
     assert tools.calls == ["limited"]
 
 
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("slow_sync", {})], [("slow_sync", {})])
-        late, held = await answers(agent)
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-        again, _ = agent_of(tools, router, [("slow_sync", {})])
-        (third,) = await answers(again)
-
-    assert code_of(late) == "limit.timeout"
-    assert code_of(held) == "limit.concurrency"
-    assert third.content == "done"
-
-
 async def test_arguments_that_do_not_fit_are_the_runtimes_to_report(
     desk: Desk, tools: Tools
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries
-from tests.mounts.conftest import PATIENCE_S, is_idle, until
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("mcp_types", reason="mcp 2 is not installed")
@@ -91,19 +91,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
 
     assert code_of(result) == "internal"
     assert tools.calls == []
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = await ask(client, "slow_sync")
-        second = await ask(client, "slow_sync")
-        tools.thread_free.set()
-        await until(lambda: is_idle(router))
-        third = await ask(client, "slow_sync")
-
-    assert code_of(first) == "limit.timeout"
-    assert code_of(second) == "limit.concurrency"
-    assert text_of(third) == "done"
 
 
 async def test_without_threads_a_call_runs_in_its_requests_task(desk: Desk, tools: Tools) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import POLICY, until
+from tests.mounts.conftest import POLICY
 from tests.mounts.examples import output_of
 
 pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -112,18 +112,6 @@ async def test_a_denied_tool_that_is_invoked_all_the_same_is_refused(
     assert refused.error.code == "policy.denied"
     assert desk.events() == [("denied", "delete_all")]
     assert tools.calls == []
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        model = scripted([("slow_sync", {})], [("slow_sync", {})])
-        late, held = await run(agent_of(tools, router, model))
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    assert late == "web/slow_sync did not answer in time: 50 ms"
-    assert held.startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
 
 
 async def test_a_failure_that_the_sdk_explains_to_the_model_is_a_failure_in_the_audit(

@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries
-from tests.mounts.conftest import until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
@@ -77,22 +76,6 @@ async def test_a_toolset_refuses_what_was_denied_after_it_was_offered(
 
     assert text_of(script.answers[0]) == "the policy does not allow web/delete_all"
     assert tools.calls == []
-
-
-@WAYS
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(
-    desk: Desk, tools: Tools, way: str
-) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("slow_sync", {})], [("slow_sync", {})], way=way)
-        await run(agent)
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    late, held = map(text_of, script.answers)
-    assert late == "web/slow_sync did not answer in time: 50 ms"
-    assert held.startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
 
 
 @WAYS

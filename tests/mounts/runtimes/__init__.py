@@ -26,12 +26,15 @@ _M2: Final = {
 }
 _HOOKS: Final = {
     Claim.TIMEOUT: "a hook cannot end a tool: the audit says `timed_out`, the tool goes on",
+    Claim.THREAD: "a hook cannot answer for a tool that runs",
     Claim.HIDDEN: "no hook sees which tools the model is offered",
     Claim.OUTPUT_BYTES: "the answer goes from the tool to the model; it is not measured",
 }
 _MCP_SDK: Final = ("MCP SDK 2.x, server", "mounts.mcp_sdk.callgate_middleware", "mcp-sdk.md")
 _FASTMCP: Final = ("FastMCP 4, server and proxy", "mounts.fastmcp.CallgateMiddleware", "fastmcp.md")
 _ASGI: Final = ("any MCP server over HTTP", "mounts.asgi.CallgateASGI", "asgi.md")
+_GUARDED: Final = ("any function or block of code", "guarded", "guarded.md")
+_IN_PROGRAM: Final = {Claim.HIDDEN: "a program has no list of tools"}
 _PYDANTIC_AI: Final = (
     "Pydantic AI",
     "mounts.pydantic_ai.CallgateCapability`, `CallgateToolset",
@@ -50,18 +53,24 @@ RUNTIMES: Final = (
         "mounts.mcp_sdk_v1.guard_server",
         "mcp-sdk-v1.md",
         home="mcp_v1",
+        cannot={Claim.THREAD: "1.x runs sync tools on the event loop itself"},
         findings=_M2,
     ),
     Runtime("fastmcp", *_FASTMCP, findings=_M2),
     Runtime("fastmcp", *_FASTMCP, findings=_M2, options={"era": "legacy"}),
     Runtime("asgi", *_ASGI),
     Runtime("asgi", *_ASGI, options={"stream": True}),
+    Runtime("guarded", *_GUARDED, cannot=_IN_PROGRAM),
     Runtime(
         "guarded",
-        "any function or block of code",
-        "guarded",
-        "guarded.md",
-        cannot={Claim.HIDDEN: "a program has no list of tools"},
+        *_GUARDED,
+        cannot={
+            **_IN_PROGRAM,
+            Claim.THREAD: "the slot is free when the block is left, whatever threads it has started",
+            Claim.OUTPUT_BYTES: "a block has no result",
+        },
+        way="block",
+        options={"block": True},
     ),
     Runtime(
         "langchain",

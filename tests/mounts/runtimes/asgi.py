@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import orjson
 
 from callgate.mounts.asgi import CallgateASGI
@@ -79,7 +81,10 @@ class Application:
         if message["method"] != "tools/call":
             return {}
         params = message["params"]
-        text = await getattr(self.tools, params["name"])(**params.get("arguments", {}))
+        tool = getattr(self.tools, params["name"])
+        if not asyncio.iscoroutinefunction(tool):
+            tool = partial(anyio.to_thread.run_sync, tool)
+        text = await tool(**params.get("arguments", {}))
         return {"content": [{"type": "text", "text": text}]}
 
 

@@ -36,7 +36,11 @@ Call = tuple[str, dict[str, Any]]
 
 def sdk_tool(function: Callable[..., Any]) -> Any:
     async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"content": [{"type": "text", "text": await function(**arguments)}]}
+        if asyncio.iscoroutinefunction(function):
+            text = await function(**arguments)
+        else:
+            text = await asyncio.to_thread(function, **arguments)
+        return {"content": [{"type": "text", "text": text}]}
 
     # Claude Code calls only tools that read several at once.
     notes = ToolAnnotations(readOnlyHint=True)
@@ -50,8 +54,7 @@ class Conversation:
     def __init__(self, stack: AsyncExitStack, tools: Tools, router: Router) -> None:
         self._stack = stack
         self._home = stack.enter_context(TemporaryDirectory())
-        found = (each for each in functions_of(tools) if asyncio.iscoroutinefunction(each))
-        self._tools = [sdk_tool(each) for each in found]
+        self._tools = [sdk_tool(each) for each in functions_of(tools)]
         self._router = router
 
     async def run(self, *turns: list[Call], **options: Any) -> list[str]:

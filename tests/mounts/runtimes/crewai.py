@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import warnings
@@ -97,8 +96,7 @@ class CrewSession:
     def __init__(self, tools: Tools) -> None:
         self._loop = asyncio.get_running_loop()
         self._work: set[Future[Any]] = set()
-        found = (each for each in functions_of(tools) if inspect.iscoroutinefunction(each))
-        self._tools = [self._sync(each) for each in found]
+        self._tools = [self._sync(each) for each in functions_of(tools)]
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
         crew = Crew(self._tools, [(tool, json.dumps(arguments))])
@@ -117,6 +115,9 @@ class CrewSession:
             work.cancel()
 
     def _sync(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not asyncio.iscoroutinefunction(function):
+            return function
+
         @wraps(function)
         def call(**arguments: Any) -> Any:
             work = asyncio.run_coroutine_threadsafe(function(**arguments), self._loop)

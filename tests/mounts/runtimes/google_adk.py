@@ -98,7 +98,10 @@ class RunnerSession(TaskSession):
         self._scene: Any = partial(Scene, tools, router, **gate)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        (answer,) = await self._scene([(tool, arguments)]).run()
+        config = {}
+        if tool.endswith("_sync"):  # else ADK runs them on the event loop itself
+            config["tool_thread_pool_config"] = run_configs.ToolThreadPoolConfig()
+        (answer,) = await self._scene([(tool, arguments)]).run(**config)
         (text,) = answer.values()
         return str(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,23 @@ if TYPE_CHECKING:
 
 
 class Program(TaskSession):
-    """A program whose functions are guarded."""
+    """A program whose functions are guarded, or else the blocks that call them."""
 
-    def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
+    def __init__(self, router: Router, tools: Tools, *, block: bool, **gate: Any) -> None:
         self._tools = tools
+        self._block = block
         self._gate: Any = {"router": router, "agent": "web", **gate}
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
         function = getattr(self._tools, tool)
         try:
-            return str(await guarded(**self._gate)(function)(**arguments))
+            guard = guarded(**self._gate)(function)  # from here on the audit knows its name
+            if not self._block:
+                return str(await guard(**arguments))
+            async with guarded(**self._gate, name=tool, arguments=arguments):
+                if asyncio.iscoroutinefunction(function):
+                    return str(await function(**arguments))
+                return str(await asyncio.to_thread(function, **arguments))
         except CallgateError as error:
             return error.describe()
 
@@ -35,5 +43,7 @@ class Program(TaskSession):
 
 
 @asynccontextmanager
-async def connect(router: Router, tools: Tools, **gate: Any) -> AsyncIterator[Program]:
-    yield Program(router, tools, **gate)
+async def connect(
+    router: Router, tools: Tools, *, block: bool = False, **gate: Any
+) -> AsyncIterator[Program]:
+    yield Program(router, tools, block=block, **gate)

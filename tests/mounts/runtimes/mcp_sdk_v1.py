@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from importlib import import_module
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from callgate.mounts.mcp_sdk_v1 import guard_server
@@ -20,8 +21,9 @@ FastMCP: Any = import_module("mcp.server.fastmcp").FastMCP
 open_session: Any = import_module("mcp.shared.memory").create_connected_server_and_client_session
 types: Any = import_module("mcp.types")
 
+BLOCKED_S = 0.3
+"""How long a sync tool may keep the event loop, several times its timeout."""
 ASYNC_TOOLS = ("echo", "limited", "single", "slow", "delete_all", "fail", "small", "sized")
-"""1.x runs sync tools on the loop itself."""
 
 
 def server_of(tools: Tools, router: Router, **options: Any) -> Any:
@@ -60,5 +62,9 @@ class ClientSession:
 
 @asynccontextmanager
 async def connect(router: Router, tools: Tools, **gate: Any) -> AsyncIterator[ClientSession]:
-    async with open_session(server_of(tools, router, **gate)) as client:
+    server = server_of(tools, router, **gate)
+    server.add_tool(tools.slow_sync)
+    # It blocks the very loop that could let it go.
+    Timer(BLOCKED_S, tools.thread_free.set).start()
+    async with open_session(server) as client:
         yield ClientSession(client)
