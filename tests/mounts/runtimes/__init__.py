@@ -66,7 +66,7 @@ RUNTIMES: Final = (
         *_GUARDED,
         cannot={
             **_IN_PROGRAM,
-            Claim.THREAD: "the slot is free when the block is left, whatever threads it has started",
+            Claim.THREAD: "the slot is free when the block is left, whatever threads it started",
             Claim.OUTPUT_BYTES: "a block has no result",
         },
         way="block",
