@@ -174,11 +174,16 @@ class Stage:
             self.desk.router(mode, policy) as self.router,
             self.runtime.connect(self.router, self.tools, caller=caller) as session,
         ):
+            failure: AssertionError | TimeoutError | None = None
             try:
                 yield session
+            except (AssertionError, TimeoutError) as error:
+                failure = error  # raised below: a runtime's task group would wrap it
             finally:
                 self.tools.free.set()
                 self.tools.thread_free.set()
+        if failure is not None:
+            raise failure
 
     def events(self) -> list[tuple[str, str | None]]:
         """Of each record of a call, its event and its tool, by the tool's own name."""
