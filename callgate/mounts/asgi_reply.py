@@ -86,7 +86,7 @@ class Reply:
                 self._read(bytes(self._buffer))
 
     async def release(self, change: Callable[[Raw], Raw] | None = None) -> None:
-        """Let the answer go, with its result changed if there is something to change."""
+        """Send the answer that was held; `change` makes its result another one."""
         self._over = True
         if self._start is None:
             return  # the server says what it says of an application that does not answer
@@ -110,7 +110,7 @@ class Reply:
             await answer(self._send, 200, body, error)
 
     def too_large(self, agent: str) -> FrameTooLarge:
-        """Why the application's answer is refused."""
+        """Make the error for an answer over `max_frame_bytes`."""
         limit = LimitInfo("frame_bytes", f"agent:{agent}", self._limit or 0)
         return FrameTooLarge(agent=agent, limit=limit)
 
@@ -131,7 +131,7 @@ class Reply:
                 await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     def _read(self, data: bytes) -> bool:
-        """Whether this is the message that answers; its result is noted."""
+        """Return True if this message is the answer; keep its result."""
         if not data:
             return False
         try:
@@ -159,7 +159,7 @@ class Reply:
 
 
 def offered(result: Raw, is_hidden: Callable[[str], bool]) -> Raw:
-    """A list of tools without the hidden ones; none, if it cannot be read."""
+    """Return a list of tools without the hidden ones; an empty list if it cannot be read."""
     try:
         return without_tools(result, is_hidden)
     except ProtocolError:
@@ -190,12 +190,12 @@ def _lines(event: bytes) -> list[bytes]:
 
 
 def _data(event: bytes) -> bytes:
-    """What the `data` lines of an event say."""
+    """Return what the `data` lines of an event say."""
     parts = [line[5:].removeprefix(b" ") for line in _lines(event) if line.startswith(b"data:")]
     return b"\n".join(parts)
 
 
 def _with_data(event: bytes, message: bytes) -> bytes:
-    """The same event with other data."""
+    """Return a copy of an event with other data."""
     kept = [line for line in _lines(event) if not line.startswith(b"data:")]
     return b"\r\n".join((*kept, b"data: " + message.strip())) + b"\r\n\r\n"

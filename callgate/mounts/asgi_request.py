@@ -59,7 +59,7 @@ class BodyTooLarge(FrameTooLarge):
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """A header that may stand there once; twice, two readers could take two."""
+    """Return a header. Raise if it stands there twice: two readers could take two."""
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
         raise ProtocolError(Reason.DUPLICATE_KEY)
@@ -67,7 +67,7 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def check_headers(scope: Scope, message: Message) -> None:
-    """Headers that name what the body names must agree: applications may route by either."""
+    """Raise if a header contradicts the body: applications may route by either."""
     header(scope, _SESSION)
     header(scope, _TIMEOUT)
     own_id = getattr(message, "id", None)
@@ -81,12 +81,12 @@ def check_headers(scope: Scope, message: Message) -> None:
 
 
 def session_of(scope: Scope) -> str | None:
-    """The session of the older era that a request belongs to."""
+    """Return the session of the older era that a request belongs to."""
     return header(scope, _SESSION)
 
 
 def requested_ms(scope: Scope, message: CallTool) -> int | str | None:
-    """The shorter of the times that the header and the message ask for; a text is no time."""
+    """Return the shorter of the timeouts that header and message ask for, or an invalid text."""
     text = header(scope, _TIMEOUT)
     if text is None:
         return message.timeout_ms
@@ -96,13 +96,13 @@ def requested_ms(scope: Scope, message: CallTool) -> int | str | None:
 
 
 def readable_scope(scope: Scope) -> Scope:
-    """The same request for an answer that is neither compressed nor sent around us."""
+    """Return a copy of the scope that asks for an answer that callgate can read."""
     headers = [(key, value) for key, value in scope["headers"] if key != _ENCODINGS]
     return {**scope, "headers": headers, "extensions": {}}
 
 
 def scope_for(scope: Scope, body: bytes) -> Scope:
-    """The request of a message of ours to the session of another request."""
+    """Return the scope of a message of ours to the session of another request."""
     theirs = (_LENGTH, _METHOD, _NAME, _ENCODINGS)
     headers = [(key, value) for key, value in scope["headers"] if key not in theirs]
     length = (_LENGTH, b"%d" % len(body))
@@ -112,7 +112,7 @@ def scope_for(scope: Scope, body: bytes) -> Scope:
 async def read_body(
     scope: Scope, receive: Receive, agent: str, limit: int | None, timeout_s: float
 ) -> bytes:
-    """The whole body; raises `BodyTooLarge`, `BodyTooSlow` or `ClientGone`."""
+    """Return the whole body; raise `BodyTooLarge`, `BodyTooSlow` or `ClientGone`."""
     stated = header(scope, _LENGTH)
     if limit is not None and stated is not None and stated.isdecimal() and int(stated) > limit:
         raise BodyTooLarge(agent, limit)
@@ -133,12 +133,12 @@ async def read_body(
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """The body once, then what the server says."""
+    """Return a `receive` that gives the body once, then what the server says."""
     return again({"type": "http.request", "body": body, "more_body": False}, receive)
 
 
 def again(event: Event, receive: Receive) -> Receive:
-    """An event that was received already, then what the server says."""
+    """Return a `receive` that gives an event once more, then what the server says."""
     given = False
 
     async def receive_again() -> Event:

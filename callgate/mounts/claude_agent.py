@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from callgate.mounts.common import missing_extra, readable
-from callgate.mounts.held import HOLD_S, Holder
+from callgate.mounts.hook_calls import HOLD_S, HookCalls
 from callgate.mounts.threads import RuntimeMount
 from callgate.router.flight import Ending
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def callgate_hooks(
     router: Router, *, agent: str, caller: Caller = None, hold_s: float = HOLD_S
 ) -> dict[HookEvent, list[HookMatcher]]:
-    """Hooks that put every tool call of a session under the router, as a tool of `agent`.
+    """Make hooks that put each tool call of a session under the router, as one of `agent`.
 
     `caller` is a name or a function of the hook's input, which has `session_id` and, of a call
-    by a subagent, `agent_id` and `agent_type`. Places are held for `hold_s` at most.
+    by a subagent, `agent_id` and `agent_type`. Slots are held for `hold_s` at most.
     """
     hooks = _Hooks(RuntimeMount(router, agent, caller), hold_s)
     made = {
@@ -79,10 +79,10 @@ class _Key:
 class _Hooks:
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
         self._mount = mount
-        self._holder: Holder[_Key] = Holder(mount, hold_s)
+        self._calls: HookCalls[_Key] = HookCalls(mount, hold_s)
 
     async def before(self, data: Any, *_: Any) -> HookJSONOutput:
-        """Let a call in, or deny it."""
+        """Called before a tool runs: admit the call, or deny it."""
         refused: CallgateError | None
         try:
             key = _Key.of(data)
@@ -92,9 +92,9 @@ class _Hooks:
                 self._end(earlier, Ending.CANCELLED)
             # Claude Code asks for tools that it has, never for a name that a model made up.
             self._mount.declare((data["tool_name"],))
-            refused = await self._holder.enter(key, data["tool_name"], data["tool_input"], data)
+            refused = await self._calls.enter(key, data["tool_name"], data["tool_input"], data)
         except Exception as fault:  # noqa: BLE001  # whatever it is, nothing is let through
-            refused = self._mount.fault(fault)
+            refused = self._mount.internal_error(fault)
         if refused is None:
             return {}
         return {
@@ -106,32 +106,32 @@ class _Hooks:
         }
 
     async def after(self, data: Any, *_: Any) -> HookJSONOutput:
-        """A tool answered."""
+        """Called when a tool has answered."""
         return self._end([_Key.of(data)], Ending.COMPLETED)
 
     async def failed(self, data: Any, *_: Any) -> HookJSONOutput:
-        """A tool failed."""
+        """Called when a tool has failed."""
         return self._end([_Key.of(data)], Ending.FAILED)
 
     async def batch(self, data: Any, *_: Any) -> HookJSONOutput:
-        """All calls of a turn are over."""
+        """Called when all calls of a turn have ended."""
         session = data["session_id"]
         calls = [_Key(session, call["tool_use_id"]) for call in data["tool_calls"]]
         return self._end(calls, Ending.CANCELLED)
 
     async def stopped(self, data: Any, *_: Any) -> HookJSONOutput:
-        """All calls of an agent are over."""
+        """Called when an agent has stopped: all its calls have ended."""
         return self._end(self._left_by(data), Ending.CANCELLED)
 
     def _left_by(self, data: Any) -> list[_Key]:
-        """What is held for an agent."""
+        """Return the calls of an agent that are between their hooks."""
         whose = data["session_id"], data.get("agent_id")
-        return [key for key in self._holder.held if (key.session, key.agent) == whose]
+        return [key for key in self._calls.held if (key.session, key.agent) == whose]
 
     def _end(self, calls: list[_Key], ending: Ending) -> HookJSONOutput:
-        """End what is held of these; if that cannot be written, and must be, the agent stops."""
+        """Settle those of these calls that run; stop the agent if that cannot be recorded."""
         for call in calls:
-            unwritten = self._holder.leave(call, ending)
+            unwritten = self._calls.leave(call, ending)
             if unwritten is not None:
                 return {"continue_": False, "stopReason": readable(unwritten)}
         return {}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
@@ -33,7 +34,7 @@ from callgate.router.local import CURRENT, THE_TOOLS
 from callgate.router.refusals import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
 
     from callgate.policy import Policy
     from callgate.router import Router
@@ -55,20 +56,39 @@ LEARN_S = 5.0
 """How long a runtime may take to list its tools before calls go on without their names."""
 
 
+class Unreachable(Exception):
+    """Raised when the router's loop cannot be reached; the text is ours and says why."""
+
+
 def missing_extra(mount: str, package: str, extra: str) -> ImportError:
-    """What to raise when the runtime of a mount is not installed."""
+    """Make the error to raise when the runtime of a mount is not installed."""
     return ImportError(
         f"{mount} needs {package}, which is not installed: pip install 'callgate[{extra}]'"
     )
 
 
+def user_id(context: Any) -> str | None:
+    """Return `user_id` of what a program gave its run, an object or a mapping, if it has one."""
+    mapping = isinstance(context, Mapping)
+    user = context.get("user_id") if mapping else getattr(context, "user_id", None)
+    return None if user is None else str(user)
+
+
+def token_subject(token: Any) -> str | None:
+    """Return whom an access token is for: its subject, else its client."""
+    if token is None:
+        return None
+    name: str = getattr(token, "subject", None) or token.client_id
+    return name
+
+
 def readable(error: CallgateError) -> str:
-    """A refusal as a tool's answer that a model can read and obey."""
+    """Return a refusal as a tool's answer that a model can read and obey."""
     return error.describe()
 
 
-def structure(error: CallgateError) -> dict[str, Any]:
-    """A refusal as metadata: `{"callgate/error": {…}}`."""
+def error_metadata(error: CallgateError) -> dict[str, Any]:
+    """Return a refusal as metadata: `{"callgate/error": {…}}`."""
     return {ERROR_KEY: error.as_dict()}
 
 
@@ -101,7 +121,7 @@ class Mount:
         """Keeps work alive that outlives its answer; bounded by the slots that it holds."""
 
     def caller_of(self, context: Any) -> str | None:
-        """Who calls, by the runtime's context."""
+        """Return who calls, by the runtime's context."""
         caller = self._caller
         if caller is None or isinstance(caller, str):
             return caller
@@ -111,7 +131,7 @@ class Mount:
         return name
 
     def offers(self, tool: str, context: Any) -> bool:
-        """Whether the policy lets this caller see the tool; not if that cannot be found out."""
+        """Return True if the policy shows the tool to this caller; False if that is not known."""
         try:
             policy = self.router.policy
             if policy is not self._policy:
@@ -125,7 +145,7 @@ class Mount:
                 spec = policy.lane(key[0], agent_key, key[1], agent=None, tool=None)
                 offered = self._offered[key] = not spec.denied
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is offered
-            self.fault(error)
+            self.internal_error(error)
             return False
         return offered
 
@@ -161,7 +181,7 @@ class Mount:
         thread: bool = False,
         failed: Callable[[Any], bool] | None = None,
     ) -> Any | T:
-        """Run `handler()` as a call of `tool`: its result, its own exception, or `refuse(error)`.
+        """Run `handler()` as a call of `tool`; return its result, or `refuse(error)`.
 
         `failed` tells a result that reports a failure from one that does not, for the audit;
         `thread` says that the work may be in a thread, which a cancel does not stop; it costs a
@@ -181,19 +201,19 @@ class Mount:
         except Exception as error:
             if flight is not None and flight.handle is THE_TOOLS:
                 raise
-            refused = error if isinstance(error, CallgateError) else self.fault(error)
+            refused = error if isinstance(error, CallgateError) else self.internal_error(error)
         # Outside of the clause, so that what `refuse` raises has no fault of ours behind it.
         return refuse(refused)
 
     def deny(self, tool: str, context: Any) -> CallgateError:
-        """Refuse a call for what it is, rather than by a limit, and write that down."""
+        """Record that a call is denied for what it is, not by a limit; return the error."""
         engine = self.router.engine
         now_ns = monotonic_ns()
         lane = self.router.lane(self.caller_of(context) or ANONYMOUS, self.agent, tool, now_ns)
         return engine.refuse(lane, plain(PolicyDenied, lane, engine.new_id()), now_ns)
 
     def reject(self, reason: str) -> None:
-        """Write down that a message was refused unread; a flood of them is not one of records."""
+        """Record that a message was rejected unread; merge the records of a flood."""
         if self._rejections.offer(monotonic_ns()):
             event = Event(
                 event="protocol.frame_rejected",
@@ -203,8 +223,11 @@ class Mount:
             )
             self.router.engine.recorders[0].write(event)
 
-    def fault(self, error: Exception) -> InternalError:
-        """Say on the log what failed and where, in no words but ours; the error to refuse with."""
+    def internal_error(self, error: Exception) -> InternalError:
+        """Log what failed and where, in no words but ours; return the error to refuse with."""
+        if isinstance(error, Unreachable):
+            _log.error("callgate refused a call of %s: %s", self.agent, error)
+            return InternalError(agent=self.agent)
         *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         place = f"{frame.f_globals.get('__name__')}:{line}"
         _log.error("callgate failed and refused a call: %s in %s", type(error).__name__, place)

@@ -19,16 +19,17 @@ arguments, so its identity is the call's. Nor does it say whether a tool failed:
 from __future__ import annotations
 
 import threading
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from callgate.mounts.common import missing_extra, readable
-from callgate.mounts.held import HOLD_S, Holder
-from callgate.mounts.threads import RuntimeMount, Unreachable, on_loop
+from callgate.mounts.hook_calls import HOLD_S, HookCalls
+from callgate.mounts.threads import RuntimeMount, on_loop
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from callgate.errors import CallgateError
     from callgate.mounts.common import Caller
@@ -48,7 +49,7 @@ _FAILED = ("Error executing tool", "I encountered an error while trying to use t
 
 
 def role_caller(context: Any) -> str | None:
-    """The role of the agent that calls; None outside of one."""
+    """Return the role of the agent that calls; None outside of one."""
     role = getattr(context.agent, "role", None)
     return None if role is None else str(role).strip()
 
@@ -56,9 +57,9 @@ def role_caller(context: Any) -> str | None:
 def install(
     router: Router, *, agent: str, caller: Caller = role_caller, hold_s: float = HOLD_S
 ) -> Callable[[], None]:
-    """Put every tool call of every crew under the router, as a tool of `agent`; undone by a call.
+    """Put each tool call of every crew under the router; return a function that undoes it.
 
-    `caller` is a name or a function of CrewAI's `ToolCallHookContext`. Places are held for
+    `caller` is a name or a function of CrewAI's `ToolCallHookContext`. Slots are held for
     `hold_s` at most, if CrewAI does not say that a tool has ended.
     """
     hooks = _Hooks(RuntimeMount(router, agent, caller), hold_s)
@@ -90,47 +91,43 @@ class _Key:
 class _Hooks:
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
         self._mount = mount
-        self._holder: Holder[_Key] = Holder(mount, hold_s)
+        self._calls: HookCalls[_Key] = HookCalls(mount, hold_s)
         self._here = threading.local()
         """The last refusal of a thread, and whose it is: CrewAI runs the other hook at once."""
 
     def before(self, context: Any) -> None:
-        """Let a call in, or abort it."""
-        refused: CallgateError | None
-        try:
-            refused = on_loop(self._mount.router, lambda: self._enter(context))
-        except Unreachable as error:
-            refused = self._mount.unreachable(error)
-        except Exception as error:  # noqa: BLE001  # CrewAI would run the tool
-            refused = self._mount.fault(error)
+        """Called before a tool runs: admit the call, or abort it."""
+        refused = self._on_loop(partial(self._enter, context))
         if refused is not None:
             text = readable(refused)
             self._here.refused = context.tool_input, text
             raise _aborted(text, source="callgate")
 
     def after(self, context: Any) -> str | None:
-        """End a call, or say why it was aborted."""
+        """Called after a tool: settle the call, or return why it was aborted."""
         whose, text = getattr(self._here, "refused", (None, None))
         if whose is context.tool_input:
             self._here.refused = None, None
             return text
-        unwritten: CallgateError | None
-        try:
-            unwritten = on_loop(self._mount.router, lambda: self._leave(context))
-        except Unreachable as error:
-            unwritten = self._mount.unreachable(error)
-        except Exception as error:  # noqa: BLE001  # what cannot be written down is not answered
-            unwritten = self._mount.fault(error)
+        unwritten = self._on_loop(partial(self._leave, context))
         return None if unwritten is None else readable(unwritten)
+
+    def _on_loop(
+        self, call: Callable[[], Coroutine[Any, Any, CallgateError | None]]
+    ) -> CallgateError | None:
+        try:
+            return on_loop(self._mount.router, call)
+        except Exception as error:  # noqa: BLE001  # CrewAI would run the tool, or pass its answer
+            return self._mount.internal_error(error)
 
     async def _enter(self, context: Any) -> CallgateError | None:
         name = context.tool_name
         if context.tool is not None:
             self._mount.declare((name,))
-        return await self._holder.enter(_Key(context.tool_input), name, context.tool_input, context)
+        return await self._calls.enter(_Key(context.tool_input), name, context.tool_input, context)
 
     async def _leave(self, context: Any) -> CallgateError | None:
-        return self._holder.leave(_Key(context.tool_input), _ending(context.raw_tool_result))
+        return self._calls.leave(_Key(context.tool_input), _ending(context.raw_tool_result))
 
 
 def _ending(result: Any) -> Ending:

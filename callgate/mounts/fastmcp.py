@@ -22,7 +22,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from callgate.mounts.common import MAX_DECLARED, Mount, missing_extra, readable, structure
+from callgate.mounts.common import MAX_DECLARED, Mount, error_metadata, missing_extra, readable
 from callgate.protocol.mcp import TIMEOUT_MS
 from callgate.router.local import CURRENT
 
@@ -54,7 +54,7 @@ LOOK_UP_S = 5.0
 
 
 def token_caller(context: MiddlewareContext[Any]) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
@@ -102,7 +102,7 @@ class CallgateMiddleware(Middleware):
             meta = None if nested or request is None else request.meta
             timeout_ms = meta.get(TIMEOUT_MS) if meta else None
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return refuse(mount.fault(error))
+            return refuse(mount.internal_error(error))
         return await mount.run(
             name,
             message.arguments,
@@ -126,7 +126,7 @@ class CallgateMiddleware(Middleware):
         return [tool for tool in tools if self._mount.offers(tool.name, context)]
 
     async def _meet(self, name: str, context: MiddlewareContext[Any]) -> tuple[str, bool]:
-        """The name that counts, and whether a cancel ends the work; of a name not seen before."""
+        """Look a tool up; return the name that counts, and whether a cancel ends its work."""
         if context.fastmcp_context is None:
             return name, False
         server = context.fastmcp_context.fastmcp
@@ -161,7 +161,7 @@ def _is_error(result: ToolResult) -> bool:
 
 def _refuse_client(error: CallgateError) -> ToolResult:
     content = [TextContent(type="text", text=readable(error))]
-    return ToolResult(content=content, meta=structure(error), is_error=True)
+    return ToolResult(content=content, meta=error_metadata(error), is_error=True)
 
 
 def _refuse_program(error: CallgateError) -> NoReturn:

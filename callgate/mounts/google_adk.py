@@ -42,7 +42,7 @@ except ImportError as error:
 
 
 def user_caller(context: Any) -> str | None:
-    """The user whose session it is."""
+    """Return the user whose session it is."""
     user: str | None = context.user_id
     return user
 
@@ -81,7 +81,7 @@ class CallgatePlugin(_plugin):  # type: ignore[misc]  # see above
                 tool.run_async = _Guarded(self, tool.run_async, tool)
             self._noted[tool_context] = tool, mount
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return _refuse(mount.fault(error))
+            return _refuse(mount.internal_error(error))
         return None
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
@@ -101,7 +101,7 @@ class CallgatePlugin(_plugin):  # type: ignore[misc]  # see above
         llm_request.config.tools = shown or None
 
     def of(self, tool_context: Any) -> tuple[Any, RuntimeMount] | None:
-        """The tool that is to run, and its mount, if the call is this plugin's."""
+        """Return the tool that is to run, and its mount, if the call is this plugin's."""
         return self._noted.get(tool_context)
 
     def _mount(self, context: Any) -> RuntimeMount:
@@ -145,7 +145,7 @@ class _Guarded:
 
 
 def _is_guarded(tool: Any, plugin: CallgatePlugin) -> bool:
-    """Whether the tool object is under a plugin already, perhaps with others around it."""
+    """Return True if the tool is under this plugin already, perhaps inside of others."""
     run = vars(tool).get("run_async")
     while isinstance(run, _Guarded):
         if run.plugin is plugin:
@@ -155,7 +155,7 @@ def _is_guarded(tool: Any, plugin: CallgatePlugin) -> bool:
 
 
 def _in_thread(tool: Any, tool_context: Any) -> bool:
-    """Whether ADK gives the function a thread."""
+    """Return True if ADK gives the function a thread."""
     function = getattr(tool, "func", None)
     pool = getattr(tool_context.run_config, "tool_thread_pool_config", None)
     if function is None or pool is None:

@@ -119,7 +119,7 @@ class guarded:  # noqa: N801  # it is used as a decorator and in `async with`
             _raise,
             timeout_ms=self._timeout_ms,
         )
-        await _drive(running, partial(running.send, None))
+        await _run_until_entered(running, partial(running.send, None))
         self._block = running
 
     async def __aexit__(
@@ -134,7 +134,7 @@ class guarded:  # noqa: N801  # it is used as a decorator and in `async with`
         self._block = None
         first = partial(running.send, None) if error is None else partial(running.throw, error)
         try:
-            await _drive(running, first)
+            await _run_until_entered(running, first)
         except BaseException as raised:
             # A StopIteration cannot come out of a coroutine as it is.
             if raised is not error and (error is None or raised.__cause__ is not error):
@@ -147,7 +147,7 @@ def _leave_here() -> Generator[Any, None, None]:
 
 
 @coroutine
-def _drive(
+def _run_until_entered(
     running: Coroutine[Any, Any, Any], step: Callable[[], Any]
 ) -> Generator[Any, None, None]:
     """Run a coroutine in this task to its end, or to where it asks to be left."""
@@ -171,7 +171,7 @@ def _raise(error: CallgateError) -> NoReturn:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters that can be given by position."""
+    """Return the names of the parameters that can be given by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return tuple(found.name for found in parameters if found.kind in kinds)
@@ -180,7 +180,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 def _by_name(
     named: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call, but for the object of a method."""
+    """Return the arguments of a call by name, without the object of a method."""
     arguments = dict(zip(named, args, strict=False))
     arguments.pop("self", None)
     if len(args) > len(named):

@@ -19,11 +19,10 @@ made; one that a later policy denies is refused only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from callgate.mounts.common import missing_extra, readable, structure
+from callgate.mounts.common import error_metadata, missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount, denies
 
 try:
@@ -36,7 +35,7 @@ except ImportError as error:
     raise missing_extra(__name__, "langchain 1", "langchain") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.tools.tool_node import ToolCallRequest
@@ -58,19 +57,16 @@ _OF_FUNCTIONS = (StructuredTool, Tool)
 
 
 def user_caller(runtime: Any) -> str | None:
-    """The user that LangGraph's server authenticated, else `user_id` of the run's context.
+    """Return the user that LangGraph's server authenticated, else the context's `user_id`.
 
     The context is what the program passed as `context=`: an object or a mapping; else
     `user_id` under `configurable` in its `config=`.
     """
     config = getattr(runtime, "config", None) or get_config()
     configurable = config.get("configurable", {})
-    user = configurable.get(_AUTHENTICATED)
-    context = runtime.context
-    if not user and context is not None:
-        mapping = isinstance(context, Mapping)
-        user = context.get("user_id") if mapping else getattr(context, "user_id", None)
-    user = user or configurable.get("user_id")
+    user = (
+        configurable.get(_AUTHENTICATED) or user_id(runtime.context) or configurable.get("user_id")
+    )
     return None if user is None else str(user)
 
 
@@ -175,7 +171,7 @@ class _Hiding(CallgateMiddleware):
         return handler(self._offered(request))
 
     def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        """The request without the tools that are denied; what a provider runs is not ours."""
+        """Return the request without denied tools; what a provider runs is not ours."""
         offers = partial(self._mount.offers, context=request.runtime)
         kept = [
             tool for tool in request.tools if not isinstance(tool, BaseTool) or offers(tool.name)
@@ -188,7 +184,7 @@ async def _awaited(response: Awaitable[T]) -> T:
 
 
 def _in_thread(tool: BaseTool | None) -> bool:
-    """Whether LangChain gives the tool a thread, for want of a coroutine."""
+    """Return True if LangChain gives the tool a thread, for want of a coroutine."""
     if tool is None:
         return False
     if isinstance(tool, _OF_FUNCTIONS):
@@ -204,7 +200,7 @@ def _refuse(request: ToolCallRequest, error: CallgateError) -> ToolMessage:
     call = request.tool_call
     return ToolMessage(
         content=readable(error),
-        artifact=structure(error),
+        artifact=error_metadata(error),
         name=call["name"],
         tool_call_id=call["id"],
         status="error",

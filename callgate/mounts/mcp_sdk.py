@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from callgate.errors import InvalidInput
-from callgate.mounts.common import Mount, missing_extra, readable, structure
+from callgate.mounts.common import Mount, error_metadata, missing_extra, readable, token_subject
 from callgate.protocol.mcp import CALL, TIMEOUT_MS
 
 try:
@@ -45,7 +45,7 @@ LIST = "tools/list"
 
 
 def token_caller(context: Context) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
@@ -53,13 +53,13 @@ def token_caller(context: Context) -> str | None:
 
 
 def authenticated(request: Any) -> str | None:
-    """Who an HTTP request is from, or whatever else is served now, by its access token.
+    """Return whom the access token of an HTTP request, or of its session, is for.
 
     The request's own token comes first: a session may be older than it.
     """
     user = None if request is None else request.scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else get_access_token()
-    return None if token is None else token.subject or token.client_id
+    return token_subject(token)
 
 
 def callgate_middleware(
@@ -94,7 +94,7 @@ async def _call(
         await mount.learn(partial(_names, context, call_next))
         timeout_ms: Any = context.meta.get(TIMEOUT_MS) if context.meta else None
     except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-        return refuse(mount.fault(error))
+        return refuse(mount.internal_error(error))
     return await mount.run(
         name,
         params.get("arguments"),
@@ -114,7 +114,7 @@ async def _names(context: Context, call_next: CallNext) -> Iterable[str]:
 
 
 def _offered(mount: Mount, context: Context, result: HandlerResult) -> HandlerResult:
-    """A list of tools without those that are denied."""
+    """Return a list of tools without those that are denied."""
     tools = _by_name(result)
     mount.declare(tools)
     kept = [tool for name, tool in tools.items() if mount.offers(name, context)]
@@ -126,7 +126,7 @@ def _offered(mount: Mount, context: Context, result: HandlerResult) -> HandlerRe
 
 
 def _by_name(result: HandlerResult) -> dict[str, Any]:
-    """The tools of a list: the chain ends in a mapping, but a middleware may give a model."""
+    """Return the tools by name: the chain gives a mapping, a middleware perhaps a model."""
     if isinstance(result, Mapping):
         return {tool["name"]: tool for tool in result.get("tools", ())}
     return {tool.name: tool for tool in getattr(result, "tools", ())}
@@ -142,7 +142,7 @@ def _refuse(context: Context, error: CallgateError) -> dict[str, Any]:
     result: dict[str, Any] = {
         "content": [{"type": "text", "text": readable(error)}],
         "isError": True,
-        "_meta": structure(error),
+        "_meta": error_metadata(error),
     }
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         result["resultType"] = "complete"

@@ -18,7 +18,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from callgate.mounts.common import Mount, missing_extra, readable, structure
+from callgate.mounts.common import Mount, error_metadata, missing_extra, readable, token_subject
 from callgate.protocol.mcp import TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -41,16 +41,12 @@ except (ImportError, AttributeError) as error:
 
 
 def token_caller(context: Any) -> str | None:
-    """Who the access token is for: its subject, else its client; None without a token.
+    """Return whom the access token is for: its subject, else its client.
 
     What a client says of itself (`clientInfo`) is no proof of anything and is not used.
     """
     user = getattr(getattr(context, "request", None), "scope", {}).get("user")
-    token = user.access_token if isinstance(user, _authenticated) else _access_token()
-    if token is None:
-        return None
-    name: str = getattr(token, "subject", None) or token.client_id
-    return name
+    return token_subject(user.access_token if isinstance(user, _authenticated) else _access_token())
 
 
 def guard_server(router: Router, server: Any, *, agent: str, caller: Caller = token_caller) -> None:
@@ -91,7 +87,7 @@ class _Handlers(UserDict[Any, Any]):
             meta = request.params.meta
             timeout_ms = None if meta is None else (meta.model_extra or {}).get(TIMEOUT_MS)
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return _refuse(mount.fault(error))
+            return _refuse(mount.internal_error(error))
         return await mount.run(
             request.params.name,
             request.params.arguments,
@@ -103,7 +99,7 @@ class _Handlers(UserDict[Any, Any]):
         )
 
     def _takes_tasks(self) -> bool:
-        """Whether calls may start work that outlives them."""
+        """Return True if calls may start work that outlives them."""
         return self._mount.router.policy.gate(self._mount.agent).tasks == "pass"
 
     async def _names(self) -> Iterable[str]:
@@ -128,5 +124,5 @@ def _is_error(result: Any) -> bool:
 def _refuse(error: CallgateError) -> Any:
     content = [types.TextContent(type="text", text=readable(error))]
     return types.ServerResult(
-        types.CallToolResult(content=content, isError=True, _meta=structure(error))
+        types.CallToolResult(content=content, isError=True, _meta=error_metadata(error))
     )

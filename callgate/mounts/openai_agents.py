@@ -20,14 +20,13 @@ error, unless `allow_unguarded` says that they may stay. So are MCP servers of a
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from functools import partial, wraps
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from callgate.mounts.common import missing_extra, readable
+from callgate.mounts.common import missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount
 
 try:
@@ -36,7 +35,7 @@ except ImportError as error:
     raise missing_extra(__name__, "openai-agents", "openai-agents") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from agents import AgentBase, RunContextWrapper, Tool, ToolOutputGuardrailData
     from agents.tool_context import ToolContext
@@ -53,10 +52,8 @@ _INSIDE = "_invoke_tool_impl"
 
 
 def user_caller(context: RunContextWrapper[Any]) -> str | None:
-    """`user_id` of the run's context, an object or a mapping; None if it has none."""
-    own = context.context
-    user = own.get("user_id") if isinstance(own, Mapping) else getattr(own, "user_id", None)
-    return None if user is None else str(user)
+    """Return `user_id` of the run's context, an object or a mapping; None if it has none."""
+    return user_id(context.context)
 
 
 class Refusal(str):
@@ -68,7 +65,7 @@ class Refusal(str):
 
     @classmethod
     def of(cls, error: CallgateError) -> Refusal:
-        """Its text, with the error in it."""
+        """Make the text of an error, with the error in it."""
         refusal = cls(readable(error))
         refusal.error = error
         return refusal
@@ -76,7 +73,7 @@ class Refusal(str):
 
 @tool_output_guardrail
 def _reject_refusal(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-    """Lets a refusal past the output schema."""
+    """Reject the output in favour of a refusal, which no output schema fits."""
     if isinstance(data.output, Refusal):
         return ToolGuardrailFunctionOutput.reject_content(data.output)
     return ToolGuardrailFunctionOutput.allow()
@@ -90,7 +87,7 @@ def guard_tools(
     caller: Caller = user_caller,
     allow_unguarded: bool = False,
 ) -> list[Tool]:
-    """The same tools under the router, as tools of `agent`.
+    """Return copies of tools that are under the router, as tools of `agent`.
 
     `caller` is a name or a function of the SDK's `RunContextWrapper` (during a call, a
     `ToolContext`).
@@ -115,7 +112,7 @@ def guard_agent(
     caller: Caller = user_caller,
     allow_unguarded: bool = False,
 ) -> Agent[Any]:
-    """A copy of an agent whose tools are under the router, as tools of `agent`, else its name.
+    """Return a copy of an agent whose tools are under the router, as `agent`'s or its own.
 
     Agents that it hands over to are other agents: guard each.
     """
@@ -183,7 +180,7 @@ async def _is_enabled(
 
 
 def _parsed(arguments: str) -> Mapping[str, Any]:
-    """For the size limits only; what cannot be parsed is the tool's to report."""
+    """Parse arguments, for size limits only; the tool reports what cannot be parsed."""
     try:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:

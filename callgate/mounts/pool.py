@@ -35,7 +35,7 @@ class Pool:
         """Threads that wait, less the work that waits for one of them."""
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """Have it done in a thread; `cancel` takes back what has not begun."""
+        """Run work in a thread; `cancel` takes back what has not begun."""
         with self._lock:
             if self._idle > 0 or self._threads >= self._most:
                 self._idle -= 1

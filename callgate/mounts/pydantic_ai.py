@@ -15,12 +15,11 @@ written down; a toolset can only leave them out, and the runtime answers such a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from callgate.mounts.common import missing_extra, readable
+from callgate.mounts.common import missing_extra, readable, user_id
 from callgate.mounts.threads import RuntimeMount, denies
 
 try:
@@ -44,12 +43,8 @@ if TYPE_CHECKING:
 
 
 def user_caller(context: RunContext[Any]) -> str | None:
-    """`user_id` of the run's `deps`, an object or a mapping; None if they have none."""
-    deps = context.deps
-    if deps is None:
-        return None
-    user = deps.get("user_id") if isinstance(deps, Mapping) else getattr(deps, "user_id", None)
-    return None if user is None else str(user)
+    """Return `user_id` of the run's `deps`, an object or a mapping; None if they have none."""
+    return user_id(context.deps)
 
 
 class CallRefusedError(ToolFailed):
@@ -78,7 +73,7 @@ class CallgateCapability(AbstractCapability[AgentDepsT]):
 
     @classmethod
     def get_serialization_name(cls) -> None:
-        """A router cannot be written in a spec."""
+        """Return None: a router cannot be written in a spec."""
 
     async def wrap_tool_execute(
         self,
@@ -163,7 +158,7 @@ def _is_sync(context: RunContext[Any], name: str) -> bool:
 
 
 def _in_thread(tool: ToolsetTool[Any] | None) -> bool:
-    """Whether it is a sync function, which the runtime gives a thread."""
+    """Return True if the tool is a sync function, which the runtime gives a thread."""
     while (source := getattr(tool, "source_tool", None)) is not None:  # of a combined toolset
         tool = source
     return getattr(tool, "is_async", True) is False

@@ -19,7 +19,6 @@ is the one that waits, the call is refused rather than hung.
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import get_running_loop
 from concurrent import futures
 from contextlib import suppress
@@ -31,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from callgate.errors import InternalError
-from callgate.mounts.common import Mount
+from callgate.mounts.common import Mount, Unreachable
 from callgate.mounts.pool import Pool
 from callgate.router.boxed import boxed
 from callgate.router.local import CURRENT, MAX_THREADS
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from callgate.router.boxed import Boxed
     from callgate.router.flight import Flight
 
-_log = logging.getLogger("callgate.mounts")
-
 T = TypeVar("T")
 
 START_S = 5.0
@@ -58,11 +54,7 @@ LOOK_S = 1.0
 """How often a waiting thread looks whether the loop is still there."""
 
 
-class Unreachable(Exception):
-    """The router's loop cannot be reached from here; the text is ours and says why."""
-
-
-class _Quit(Exception):
+class _ExitCarrier(Exception):
     """Carries what would end the router's loop, if a task raised it, to the thread it is for."""
 
     def __init__(self, error: BaseException) -> None:
@@ -81,7 +73,7 @@ class RuntimeMount(Mount):
         self._denies = False
 
     def denies(self) -> bool:
-        """Whether the policy denies any tool of this agent; else all are offered."""
+        """Return True if the policy denies any tool of this agent."""
         policy = self.router.policy
         if policy is not self._looked_at:
             self._denies = denies(self.router, self.agent)
@@ -100,18 +92,18 @@ class RuntimeMount(Mount):
         listed: bool = True,
         failed: Callable[[Any], bool] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """What `run` does, for a caller whose loop or executor may be another than the router's.
+        """Do what `run` does, for a caller on a loop or executor other than the router's.
 
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
         if get_running_loop() is not loop_of(self.router):
-            return _refused(refuse, self.unreachable(Unreachable("it came on another loop")))
+            return _refused(refuse, self.internal_error(Unreachable("it came on another loop")))
         try:
             if listed and tool not in self._declared:
                 self.declare((tool,))
             thread = in_thread()
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return _refused(refuse, self.fault(error))
+            return _refused(refuse, self.internal_error(error))
         if thread:
             handler = partial(_shielded, handler)
         return self.run(tool, arguments, context, handler, refuse, thread=thread, failed=failed)
@@ -127,7 +119,7 @@ class RuntimeMount(Mount):
         listed: bool = True,
         failed: Callable[[Any], bool] | None = None,
     ) -> Any | T:
-        """What `run` does, for a caller in a thread without a loop; `work` gets another thread."""
+        """Do what `run` does, for a caller in a thread without a loop; `work` gets another."""
 
         async def call() -> Any:
             if listed and tool not in self._declared:
@@ -138,9 +130,9 @@ class RuntimeMount(Mount):
         try:
             return on_loop(self.router, call)
         except Unreachable as error:
-            refused = self.unreachable(error)
-        except _Quit as quitting:
-            raise quitting.error from None
+            refused = self.internal_error(error)
+        except _ExitCarrier as carrier:
+            raise carrier.error from None
         return refuse(refused)
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -170,7 +162,7 @@ class RuntimeMount(Mount):
     async def _linger(
         self, flight: Flight, thread: futures.Future[Any], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """See to it that a call whose thread goes on keeps its slots until that ends."""
+        """Keep the slots of a call whose thread goes on until the thread ends."""
         if flight.lingers:  # isolated: this task is nobody's but the work's
             ended = loop.create_future()
             thread.add_done_callback(partial(_tell, loop, partial(_wake, ended)))
@@ -180,19 +172,14 @@ class RuntimeMount(Mount):
             let_go = partial(self.router.engine.work_ended, flight, answered=True)
             thread.add_done_callback(partial(_tell, loop, let_go))
 
-    def unreachable(self, error: Unreachable) -> InternalError:
-        """Say on the log why a call cannot reach the router; the error to refuse with."""
-        _log.error("callgate refused a call of %s: %s", self.agent, error)
-        return InternalError(agent=self.agent)
-
 
 def loop_of(router: Router) -> asyncio.AbstractEventLoop | None:
-    """The loop that entered the router, if any."""
+    """Return the loop that entered the router, if any."""
     return router._loop  # noqa: SLF001  # has no public name
 
 
 def denies(router: Router, agent: str) -> bool:
-    """Whether the policy, as it is now, denies any tool of an agent."""
+    """Return True if the policy, as it is now, denies any tool of an agent."""
     file = router.policy._file  # noqa: SLF001  # has no public name
     stated = file.agents.get(agent)
     return stated is not None and any(tool.deny for tool in stated.tools.values())
@@ -205,20 +192,20 @@ def on_loop(router: Router, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise Unreachable("the router is not running")
     if asyncio._get_running_loop() is loop:  # noqa: SLF001  # the public one raises without one
         raise Unreachable("it would block the router's own loop")
-    errand = _Errand(loop, call)
+    loop_call = _LoopCall(loop, call)
     try:
-        loop.call_soon_threadsafe(errand.start)
+        loop.call_soon_threadsafe(loop_call.start)
     except RuntimeError as error:
         raise Unreachable("the router's loop is closed") from error
     try:
-        errand.wait()
+        loop_call.wait()
     except BaseException:
-        errand.give_up()
+        loop_call.give_up()
         raise
-    return errand.result()
+    return loop_call.result()
 
 
-class _Errand(Generic[T]):
+class _LoopCall(Generic[T]):
     """A coroutine on a loop for which a thread waits, and is woken once: when it has ended.
 
     `asyncio.run_coroutine_threadsafe` chains two futures for the same, and cannot say whether the
@@ -239,11 +226,11 @@ class _Errand(Generic[T]):
         self._running.acquire()
 
     def start(self) -> None:
-        """On the loop, in the context of the thread that asked."""
+        """Called on the loop, in the context of the thread that asked: start the call."""
         self._task = self._loop.create_task(self._run())
 
     def wait(self) -> None:
-        """In the thread: return when it has ended, raise when that cannot be expected."""
+        """Called in the thread: wait until the call has ended; raise if that cannot be expected."""
         blocked_at = monotonic() + START_S
         while not self._running.acquire(timeout=LOOK_S if self._task else min(LOOK_S, START_S)):
             if self._task is not None and self._task.done():
@@ -256,11 +243,11 @@ class _Errand(Generic[T]):
                 )
 
     def give_up(self) -> None:
-        """In the thread: nobody waits any more. What has not begun yet never will."""
+        """Called in the thread that no longer waits: cancel the call, also before it begins."""
         _tell(self._loop, self._cancel)
 
     def result(self) -> T:
-        """In the thread, when it has ended."""
+        """Called in the thread when the call has ended: return its result or raise."""
         if self._box is None:
             raise futures.CancelledError
         answer: T = self._box.open()
@@ -283,7 +270,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], object], *_: Any) -> None:
-    """Have it done on a loop, unless that is closed: then there is nobody to tell."""
+    """Call `what` on a loop, unless the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(what)
 
@@ -303,4 +290,4 @@ def _contained(work: Callable[[], Any]) -> Any:
     except Exception:
         raise
     except BaseException as error:  # noqa: BLE001  # it is raised again where it belongs
-        raise _Quit(error) from None
+        raise _ExitCarrier(error) from None

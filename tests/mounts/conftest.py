@@ -100,6 +100,16 @@ class Tools:
         self.calls.append("echo")
         return text
 
+    async def small(self, text: str) -> str:
+        """Take little."""
+        self.calls.append("small")
+        return text
+
+    async def sized(self, text: str) -> str:
+        """Answer with 500 times as much."""
+        self.calls.append("sized")
+        return text * 500
+
     async def limited(self) -> str:
         """Once an hour."""
         self.calls.append("limited")
@@ -148,6 +158,12 @@ class Tools:
         self.calls.append("isolated_sync")
         self.thread_free.wait(PATIENCE_S)
         return "done"
+
+
+def functions_of(tools: Tools) -> list[Callable[..., Any]]:
+    """All tools."""
+    found = (getattr(tools, name) for name in dir(tools) if not name.startswith("_"))
+    return [function for function in found if callable(function)]
 
 
 @pytest.fixture

@@ -11,141 +11,14 @@ from callgate.mounts import asgi
 from callgate.mounts.asgi import CallgateASGI, user_caller
 from callgate.protocol.mcp import TIMEOUT_MS, VERSION
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, POLICY, is_idle, until
+from tests.mounts.conftest import POLICY, is_idle, until
+from tests.mounts.runtimes.asgi import Application, Exchange, call
 
 if TYPE_CHECKING:
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 MODERN = {VERSION: "2026-07-28"}
-
-
-class Application:
-    """A small MCP application: answers as JSON or as an event stream."""
-
-    def __init__(self, tools: Tools, *, stream: bool = False) -> None:
-        self.tools = tools
-        self.stream = stream
-        self.bodies: list[bytes] = []
-        self.left = asyncio.Event()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        event = await receive()
-        assert not event["more_body"]
-        self.bodies.append(event["body"])
-        message = orjson.loads(event["body"])
-        if "id" not in message:
-            await send({"type": "http.response.start", "status": 202, "headers": []})
-            await send({"type": "http.response.body"})
-            return
-        if self.stream:
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            ping = (
-                b': ping\n\nevent: message\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'
-            )
-            await send({"type": "http.response.body", "body": ping, "more_body": True})
-        try:
-            result = await self.answer(message)
-        except ValueError as error:
-            content = [{"type": "text", "text": str(error)}]
-            result = {"content": content, "isError": True}
-        body = orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
-        if self.stream:
-            half = len(body) // 2
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": b"id: 7\r\ndata: " + body[:half],
-                    "more_body": True,
-                }
-            )
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": body[half:] + b"\r\n\r\n",
-                    "more_body": False,
-                }
-            )
-            return
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def answer(self, message: Any) -> Any:
-        if message["method"] == "tools/list":
-            return {"tools": [{"name": name} for name in ("echo", "delete_all")], "x": 1}
-        if message["method"] != "tools/call":
-            return {}
-        params = message["params"]
-        text = await getattr(self.tools, params["name"])(**params.get("arguments", {}))
-        return {"content": [{"type": "text", "text": text}]}
-
-
-class Exchange:
-    """One request and what came back."""
-
-    def __init__(
-        self, app: Any, body: Any, *, path: str = "/mcp", method: str = "POST", **headers: str
-    ) -> None:
-        self.chunks = [body if isinstance(body, bytes) else orjson.dumps(body)]
-        names = [
-            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
-        ]
-        self.scope = {"type": "http", "method": method, "path": path, "headers": names}
-        self.gone = asyncio.Event()
-        self.sent: list[Any] = []
-        self._app = app
-
-    async def receive(self) -> Any:
-        if self.chunks:
-            body = self.chunks.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(self.chunks)}
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, event: Any) -> None:
-        self.sent.append(event)
-
-    async def run(self) -> Exchange:
-        async with asyncio.timeout(PATIENCE_S):
-            await self._app(self.scope, self.receive, self.send)
-        return self
-
-    @property
-    def status(self) -> int:
-        (start,) = [event for event in self.sent if event["type"] == "http.response.start"]
-        assert [event.get("more_body", False) for event in self.sent[1:]][-1:] == [False]
-        return int(start["status"])
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(event.get("body", b"") for event in self.sent)
-
-    @property
-    def messages(self) -> list[Any]:
-        """The messages of a stream."""
-        lines = self.body.splitlines()
-        return [orjson.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-
-    @property
-    def answer(self) -> Any:
-        assert self.status == 200
-        streams = (b"content-type", b"application/json") not in self.sent[0]["headers"]
-        return self.messages[-1] if streams else orjson.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        result = self.answer["result"]
-        assert result["isError"]
-        return str(result["_meta"]["callgate/error"]["code"])
-
-
-def call(tool: str, number: Any = 1, meta: Any = None, **arguments: Any) -> dict[str, Any]:
-    params: dict[str, Any] = {"name": tool, "arguments": arguments}
-    if meta is not None:
-        params["_meta"] = meta
-    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
 FORMS = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
@@ -233,33 +106,6 @@ async def test_refusals_may_be_errors_of_the_protocol(desk: Desk, tools: Tools) 
         exchange = await Exchange(app, call("delete_all")).run()
 
     assert exchange.answer["error"]["data"]["code"] == "policy.denied"
-
-
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        app = CallgateASGI(Application(tools), router, agent="web")
-        first = asyncio.create_task(Exchange(app, call("single")).run())
-        await until(tools.started.is_set)
-        second = await Exchange(app, call("single")).run()
-        tools.free.set()
-        await first
-
-    assert second.code == "limit.concurrency"
-
-
-@FORMS
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk,
-    tools: Tools,
-    stream: bool,
-) -> None:
-    async with desk.router() as router:
-        app = CallgateASGI(Application(tools, stream=stream), router, agent="web")
-        exchange = await Exchange(app, call("slow")).run()
-        await until(tools.cancelled.is_set)
-
-    assert exchange.code == "limit.timeout"
-    assert ("timed_out", "slow") in desk.events()
 
 
 @pytest.mark.parametrize(
@@ -456,29 +302,6 @@ async def test_a_list_that_cannot_be_read_offers_nothing(desk: Desk) -> None:
     assert listed.answer["result"] == {"tools": []}
 
 
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router:
-        app = CallgateASGI(Application(tools), router, agent="web")
-        exchange = await Exchange(app, call("delete_all")).run()
-
-    assert exchange.answer["result"]["content"][0]["text"] == "deleted"
-    assert "would_deny" in [name for name, _ in desk.events()]
-
-
-@FORMS
-async def test_a_failure_of_the_tool_passes_unchanged_and_is_audited_as_one(
-    desk: Desk,
-    tools: Tools,
-    stream: bool,
-) -> None:
-    async with desk.router() as router:
-        app = CallgateASGI(Application(tools, stream=stream), router, agent="web")
-        exchange = await Exchange(app, call("fail", text="its own words")).run()
-
-    assert exchange.answer["result"]["content"][0]["text"] == "its own words"
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -603,27 +426,6 @@ async def test_an_answer_that_is_too_large_is_refused(
     assert swallowed
     assert b"limit.frame_bytes" in exchange.body
     assert len(exchange.body) < 1000
-
-
-async def test_a_result_over_the_policys_size_is_refused(desk: Desk, tools: Tools) -> None:
-    policy = POLICY.replace("small: {max_input_bytes: 64}", "echo: {max_output_bytes: 64}")
-    async with desk.router(text=policy) as router:
-        app = CallgateASGI(Application(tools), router, agent="web")
-        small = await Exchange(app, call("echo", text="x")).run()
-        large = await Exchange(app, call("echo", text="x" * 64)).run()
-
-    assert "result" in small.answer
-    assert large.code == "limit.output_bytes"
-
-
-async def test_arguments_over_the_policys_size_are_refused(desk: Desk, tools: Tools) -> None:
-    app = Application(tools)
-    async with desk.router() as router:
-        mounted = CallgateASGI(app, router, agent="web")
-        exchange = await Exchange(mounted, call("small", text="x" * 64)).run()
-
-    assert exchange.code == "limit.input_bytes"
-    assert app.bodies == []
 
 
 async def test_a_body_that_trickles_is_given_up(
@@ -890,31 +692,6 @@ async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools
     assert leaks([SECRET], desk.everything() + shown) == {}
 
 
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router:
-        app = CallgateASGI(Application(tools), router, agent="web", caller=caller)
-        await Exchange(app, call("echo", text="x")).run()
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    async with desk.router() as router:
-        app = CallgateASGI(Application(tools), router, agent="web", caller=who)
-        refused = await Exchange(app, call("echo", text="x")).run()
-        listed = await Exchange(app, ask).run()
-
-    assert refused.code == "internal"
-    assert listed.answer["result"]["tools"] == []
-    assert tools.calls == []
-    assert leaks([SECRET], refused.body) == {}
-
-
 async def test_a_gate_that_fails_lets_nothing_through(
     desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -933,20 +710,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
     assert orjson.loads(exchange.body)["error"]["data"]["code"] == "internal"
     assert app.bodies == []
     assert leaks([SECRET], exchange.body) == {}
-
-
-async def test_a_router_that_fails_lets_nothing_through(
-    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = Application(tools)
-    async with desk.router() as router:
-        monkeypatch.setattr(router.engine.__class__, "begin", None)
-        exchange = await Exchange(
-            CallgateASGI(app, router, agent="web"), call("echo", text="x")
-        ).run()
-
-    assert exchange.code == "internal"
-    assert app.bodies == []
 
 
 async def test_an_application_that_raises_is_the_servers_to_report(desk: Desk) -> None:

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, until
+from tests.canary import canaries
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("claude_agent_sdk", reason="claude-agent-sdk is not installed")
 
-import claude_agent_sdk
 from claude_agent_sdk import (
-    ClaudeAgentOptions,
-    ClaudeSDKClient,
     PermissionResultAllow,
     PermissionResultDeny,
-    ToolAnnotations,
-    create_sdk_mcp_server,
-    tool,
 )
 
-from callgate.mounts import held
+from callgate.mounts import hook_calls
 from callgate.mounts.claude_agent import callgate_hooks
-from examples.mount_claude_agent import ScriptedClaude
+from tests.mounts.runtimes.claude_agent import (
+    HAS_CLAUDE_CODE,
+    PREFIX,
+    Call,
+    Conversation,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from claude_agent_sdk.types import HookCallback
 
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
-PREFIX = "mcp__web__"
 CLAUDES_POLICY = """
 version: 1
 mode: MODE
@@ -57,65 +51,12 @@ audit: {path: PATH}
 """
 
 with_claude_code = pytest.mark.skipif(
-    not (Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").exists(),
-    reason="this build of claude-agent-sdk brings no Claude Code",
+    not HAS_CLAUDE_CODE, reason="this build of claude-agent-sdk brings no Claude Code"
 )
-
-Call = tuple[str, dict[str, Any]]
 
 
 def call(name: str, **arguments: Any) -> Call:
     return PREFIX + name, arguments
-
-
-def sdk_tool(function: Callable[..., Any]) -> Any:
-    async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"content": [{"type": "text", "text": await function(**arguments)}]}
-
-    # Claude Code calls only tools that read several at once.
-    notes = ToolAnnotations(readOnlyHint=True)
-    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-    return tool(function.__name__, "A tool.", schema, annotations=notes)(handler)
-
-
-class Session:
-    """A client of Claude Code whose model is scripted."""
-
-    def __init__(self, stack: AsyncExitStack, tools: Tools, router: Router) -> None:
-        self._stack = stack
-        self._home = stack.enter_context(TemporaryDirectory())
-        names = ("echo", "limited", "single", "fail", "delete_all")
-        self._tools = [sdk_tool(getattr(tools, name)) for name in names]
-        self._router = router
-
-    async def run(self, *turns: list[Call], **options: Any) -> list[str]:
-        """What the model read of each call, in order."""
-        model, client = await self.start(*turns, **options)
-        async for _ in client.receive_response():
-            pass
-        return model.answers
-
-    async def start(
-        self, *turns: list[Call], gate: dict[str, Any] | None = None, **options: Any
-    ) -> tuple[ScriptedClaude, ClaudeSDKClient]:
-        """Ask, and leave the listening to the caller."""
-        model = self._stack.enter_context(ScriptedClaude(*turns))
-        options.setdefault("allowed_tools", ["mcp__web"])
-        options.setdefault(
-            "hooks", callgate_hooks(self._router, agent="web", **(gate or {"caller": "alice"}))
-        )
-        client = ClaudeSDKClient(
-            ClaudeAgentOptions(
-                mcp_servers={"web": create_sdk_mcp_server("web", tools=self._tools)},
-                env=model.environment(self._home),
-                cwd=self._home,
-                setting_sources=[],
-                **options,
-            )
-        )
-        await self._stack.enter_async_context(client)
-        await client.query("go")
-        return model, client
 
 
 class Scene(AsyncExitStack):
@@ -125,59 +66,15 @@ class Scene(AsyncExitStack):
         super().__init__()
         self._desk, self._tools, self._mode = desk, tools, mode
         self.router: Router
-        self.session: Session
+        self.session: Conversation
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         await self.enter_async_context(asyncio.timeout(3 * PATIENCE_S))
         made = self._desk.router(self._mode, CLAUDES_POLICY)
         self.router = await self.enter_async_context(made)
-        self.session = Session(self, self._tools, self.router)
+        self.session = Conversation(self, self._tools, self.router)
         return self
-
-
-@with_claude_code
-async def test_calls_are_admitted_refused_and_written_down(desk: Desk, tools: Tools) -> None:
-    turns = [
-        [call("echo", text="x")],
-        [call("limited")],
-        [call("limited")],
-        [call("delete_all")],
-        [call("fail", text="its own words")],
-    ]
-    async with Scene(desk, tools) as scene:
-        echoed, _, limited, denied, failed = await scene.session.run(*turns)
-
-    assert echoed == "x"
-    reason = limited.removeprefix(f"PreToolUse:{PREFIX}limited hook error: ")
-    assert reason.startswith("rate limit of tool web/mcp__web__limited reached: 1/hour; try again")
-    assert denied.endswith("the policy does not allow web/mcp__web__delete_all")
-    assert "its own words" in failed
-    assert tools.calls == ["echo", "limited", "fail"]
-    assert [(event, name and name.removeprefix(PREFIX)) for event, name in desk.events()] == [
-        ("admitted", "echo"),
-        ("completed", "echo"),
-        ("admitted", "limited"),
-        ("completed", "limited"),
-        ("denied", "limited"),
-        ("denied", "delete_all"),
-        ("admitted", "fail"),
-        ("failed", "fail"),
-    ]
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
-@with_claude_code
-async def test_a_call_holds_its_slot_until_the_tool_has_ended(desk: Desk, tools: Tools) -> None:
-    async with Scene(desk, tools) as scene:
-        turns = [[call("single"), call("single")], [call("single")]]
-        running = asyncio.create_task(scene.session.run(*turns))
-        await until(lambda: ("denied", "mcp__web__single") in desk.events())
-        tools.free.set()
-        first, second, third = await running
-
-    assert first == third == "done"
-    assert "concurrency limit of tool web/mcp__web__single reached: 1 at once" in second
 
 
 @with_claude_code
@@ -198,15 +95,6 @@ async def test_a_tool_that_takes_too_long_is_noted_and_not_stopped(
     assert "concurrency limit" in held_back
     assert desk.events().count(("late", single)) == 1
     assert not tools.cancelled.is_set()
-
-
-@with_claude_code
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with Scene(desk, tools, "shadow") as scene:
-        (answer,) = await scene.session.run([call("delete_all")])
-
-    assert answer == "deleted"
-    assert ("would_deny", "mcp__web__delete_all") in desk.events()
 
 
 @with_claude_code
@@ -258,18 +146,6 @@ async def test_a_call_that_a_human_stopped_gives_its_slot_back(desk: Desk, tools
 
 
 @with_claude_code
-async def test_a_gate_that_fails_lets_nothing_through(
-    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Scene(desk, tools) as scene:
-        monkeypatch.setattr(scene.router.engine.__class__, "begin", None)
-        (refused,) = await scene.session.run([call("echo", text="x")])
-
-    assert refused.endswith("callgate failed inside and refused the call")
-    assert tools.calls == []
-
-
-@with_claude_code
 async def test_a_hook_that_cannot_answer_blocks_the_tool(desk: Desk, tools: Tools) -> None:
     async with Scene(desk, tools) as scene:
         hooks = callgate_hooks(scene.router, agent="web")
@@ -293,21 +169,6 @@ async def test_claude_code_does_not_ask_for_tools_that_are_not_there(
 
     assert "No such tool available" in answer
     assert desk.records() == []
-
-
-@with_claude_code
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    async with Scene(desk, tools) as scene:
-        _, _, refused = await scene.session.run(
-            [call("echo", text=secret)],
-            [call("fail", text=secret)],
-            [call("delete_all", text=secret)],
-            gate={"caller": lambda _: secret},
-        )
-
-    assert len(desk.records()) == 5
-    assert leaks([SECRET], desk.everything() + refused.encode()) == {}
 
 
 # The rest asks the hooks themselves, as the SDK does.
@@ -408,18 +269,6 @@ async def retried(asked: Asked, name: str) -> bool:
     return True
 
 
-async def test_a_queued_call_waits_in_its_hook(desk: Desk) -> None:
-    policy = "version: 1\ndefaults: {concurrency: 1, queue: 1}\naudit: {path: PATH}\n"
-    async with desk.router(text=policy) as router:
-        asked = Asked(router)
-        await asked.reason("x", "1")
-        second = asyncio.create_task(asked.reason("x", "2"))
-        await until(lambda: len(router.engine.flights) == 2)
-        await asked.ask("PostToolUse", "x", "1", tool_response="y")
-
-        assert await second is None
-
-
 async def test_a_hook_that_is_given_up_in_the_queue_leaves_it(desk: Desk) -> None:
     policy = "version: 1\ndefaults: {concurrency: 1, queue: 1}\naudit: {path: PATH}\n"
     async with desk.router(text=policy) as router:
@@ -500,7 +349,7 @@ async def test_an_answer_to_a_call_that_was_refused_changes_nothing(desk: Desk) 
 async def test_more_calls_than_can_be_held_are_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held, "MAX_HELD", 1)
+    monkeypatch.setattr(hook_calls, "MAX_HELD", 1)
     async with desk.router() as router:
         asked = Asked(router)
         await asked.reason("echo", "1")
@@ -529,14 +378,6 @@ async def test_an_end_that_cannot_be_written_stops_the_agent(
     assert refused == said["stopReason"]
 
 
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, caller: Any) -> None:
-    async with desk.router() as router:
-        await Asked(router, caller=caller).reason("echo")
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
 async def test_the_caller_can_be_told_by_a_function_of_the_hooks_input(desk: Desk) -> None:
     async with desk.router() as router:
         asked = Asked(router, caller=lambda data: data.get("agent_type"))
@@ -547,19 +388,6 @@ async def test_the_caller_can_be_told_by_a_function_of_the_hooks_input(desk: Des
         "alice",
         "anonymous",
     ]
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router:
-        refused = await Asked(router, caller=who).reason("echo")
-
-    assert refused == "callgate failed inside and refused the call"
-    assert leaks([SECRET], caplog.text) == {}
 
 
 async def test_a_router_that_is_not_running_refuses(

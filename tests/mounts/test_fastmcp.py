@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, is_idle, until
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("fastmcp", reason="fastmcp is not installed")
@@ -21,45 +21,18 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 
 from callgate.mounts.fastmcp import CallgateMiddleware, CallRefusedError
 from callgate.protocol.mcp import TIMEOUT_MS
+from tests.mounts.runtimes.fastmcp import ask, server_of
 
 if TYPE_CHECKING:
-    from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
 
 
-def server_of(tools: Tools, router: Router, **options: Any) -> FastMCP[Any]:
-    server: FastMCP[Any] = FastMCP(
-        "web", middleware=[CallgateMiddleware(router, agent="web", **options)]
-    )
-    for name in dir(tools):
-        function = getattr(tools, name)
-        if callable(function) and not name.startswith("_"):
-            server.tool(function)
-    return server
-
-
-async def ask(client: Client[Any], tool: str, **arguments: Any) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        return await client.call_tool(tool, arguments, raise_on_error=False)
-
-
 def code_of(result: Any) -> str:
     assert result.is_error
     return str(result.meta["callgate/error"]["code"])
-
-
-@ERAS
-async def test_an_admitted_call_is_answered_and_named_in_the_audit(
-    desk: Desk, tools: Tools, era: str
-) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        result = await ask(client, "echo", text="x")
-
-    assert result.data == "x"
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 @ERAS
@@ -74,29 +47,6 @@ async def test_a_refusal_is_an_error_result_that_a_model_can_read(
     assert result.content[0].text.startswith("rate limit of tool web/limited reached: 1/hour; try")
     assert result.meta["callgate/error"]["retry_after_ms"] > 0
     assert tools.calls == ["limited"]
-
-
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        second = await ask(client, "single")
-        tools.free.set()
-
-        assert code_of(second) == "limit.concurrency"
-        assert (await first).data == "done"
-
-
-@ERAS
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools, era: str
-) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        result = await ask(client, "slow")
-
-    assert code_of(result) == "limit.timeout"
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
 
 
 async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools) -> None:
@@ -117,93 +67,12 @@ async def test_a_timeout_that_is_none_is_refused(desk: Desk, tools: Tools, asked
     assert tools.calls == []
 
 
-@ERAS
-async def test_a_clients_cancel_ends_the_work(desk: Desk, tools: Tools, era: str) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        call = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        call.cancel()
-        await until(tools.cancelled.is_set)
-        await until(lambda: ("cancelled", "single") in desk.events())
-        tools.free.set()
-
-        assert (await ask(client, "single")).data == "done"
-
-
-@ERAS
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools, era: str) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        offered = {tool.name for tool in await client.list_tools()}
-        result = await ask(client, "delete_all")
-
-    assert code_of(result) == "policy.denied"
-    assert "delete_all" not in offered
-    assert "echo" in offered
-    assert tools.calls == []
-
-
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router, Client(server_of(tools, router)) as client:
-        offered = {tool.name for tool in await client.list_tools()}
-        result = await ask(client, "delete_all")
-
-    assert result.data == "deleted"
-    assert "delete_all" in offered
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_too_large_arguments_are_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        server = server_of(tools, router)
-        server.tool(tools.echo, name="small")
-        async with Client(server) as client:
-            result = await ask(client, "small", text="x" * 100)
-
-    assert code_of(result) == "limit.input_bytes"
-    assert tools.calls == []
-
-
-async def test_a_failure_of_the_tool_passes_unchanged(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        result = await ask(client, "fail", text="its own words")
-
-    assert result.content[0].text == "Error calling tool 'fail': its own words"
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
 async def test_a_tool_that_is_not_there_is_the_runtimes_to_report(desk: Desk, tools: Tools) -> None:
     async with desk.router() as router, Client(server_of(tools, router)) as client:
         result = await ask(client, SECRET.secret)
 
     assert "Unknown tool" in result.content[0].text
     assert leaks([SECRET], desk.everything()) == {}
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    async with desk.router() as router:
-        server = server_of(tools, router, caller=lambda _: secret)
-        server.tool(tools.echo, name="small")
-        async with Client(server) as client:
-            await ask(client, "echo", text=secret)
-            await ask(client, "fail", text=secret)
-            refused = await ask(client, "small", text=secret * 10)
-
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router, Client(server_of(tools, router, caller=who)) as client:
-        result = await ask(client, "echo", text="x")
-        offered = await client.list_tools()
-
-    assert code_of(result) == "internal"
-    assert offered == []
-    assert tools.calls == []
-    assert leaks([SECRET], repr(result).encode()) == {}
 
 
 async def test_a_gate_that_fails_lets_nothing_through(
@@ -215,19 +84,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
 
     assert code_of(result) == "internal"
     assert tools.calls == []
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = await ask(client, "slow_sync")
-        second = await ask(client, "slow_sync")
-        tools.thread_free.set()
-        await until(lambda: is_idle(router))
-        third = await ask(client, "slow_sync")
-
-    assert code_of(first) == "limit.timeout"
-    assert code_of(second) == "limit.concurrency"
-    assert third.data == "done"
 
 
 async def test_a_program_that_calls_a_tool_gets_the_refusal_raised(
@@ -314,14 +170,6 @@ async def test_a_proxy_guards_the_server_behind_it(desk: Desk, tools: Tools) -> 
     assert code_of(late) == "limit.timeout"
     assert code_of(denied) == "policy.denied"
     assert middleware._coroutine == dict.fromkeys(("echo", "slow", "delete_all"), True)
-
-
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router, Client(server_of(tools, router, caller=caller)) as client:
-        await ask(client, "echo", text="x")
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_subject_of_the_access_token_is_the_caller(desk: Desk, tools: Tools) -> None:

@@ -10,102 +10,27 @@ import pytest
 
 from tests.canary import canaries, leaks
 from tests.docs.reader import play
-from tests.mounts.conftest import CALLERS, PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # ADK warns of itself
     pytest.importorskip("google.adk", reason="google-adk is not installed; make compat")
-    agents: Any = pytest.importorskip("google.adk.agents")
-    run_configs: Any = pytest.importorskip("google.adk.agents.run_config")
-    models: Any = pytest.importorskip("google.adk.models")
     plugins: Any = pytest.importorskip("google.adk.plugins.base_plugin")
-    runners: Any = pytest.importorskip("google.adk.runners")
     adk_tools: Any = pytest.importorskip("google.adk.tools")
     toolsets: Any = pytest.importorskip("google.adk.tools.base_toolset")
-    types: Any = pytest.importorskip("google.genai.types")
 
 from callgate.mounts.google_adk import CallgatePlugin
+from tests.mounts.runtimes.google_adk import Call, Scene, Scripted, agents, runners
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 REFUSED_INSIDE = "callgate failed inside and refused the call"
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ADK's own; ours are seen by all other tests
-
-Call = tuple[str, dict[str, Any]]
-
-
-class Scripted(models.BaseLlm):  # type: ignore[misc]  # not there where types are checked
-    """Says what it is told to, and remembers what it was offered and answered."""
-
-    model: str = "scripted"
-    turns: list[list[Call]]
-    offered: list[set[str]] = []  # noqa: RUF012  # pydantic copies it
-    answers: list[Any] = []  # noqa: RUF012
-
-    async def generate_content_async(self, llm_request: Any, **_: Any) -> AsyncIterator[Any]:
-        declared = [
-            each for tool in llm_request.config.tools or [] for each in tool.function_declarations
-        ]
-        self.offered.append({each.name for each in declared})
-        for part in llm_request.contents[-1].parts:
-            if part.function_response is not None:
-                self.answers.append(part.function_response.response)
-        if self.turns:
-            parts = [
-                types.Part(function_call=types.FunctionCall(name=name, args=arguments))
-                for name, arguments in self.turns.pop(0)
-            ]
-        else:
-            parts = [types.Part(text="done")]
-        yield models.LlmResponse(content=types.Content(role="model", parts=parts))
-
-
-def functions_of(tools: Tools) -> list[Any]:
-    made = [getattr(tools, name) for name in dir(tools) if not name.startswith("_")]
-    return [function for function in made if callable(function)]
-
-
-class Scene:
-    """A runner with one agent whose model is scripted."""
-
-    def __init__(
-        self,
-        tools: Tools | list[Any],
-        router: Router,
-        *turns: list[Call],
-        more: list[Any] | None = None,
-        **options: Any,
-    ) -> None:
-        self.model = Scripted(turns=list(turns))
-        made = tools if isinstance(tools, list) else functions_of(tools)
-        options.setdefault("agent", "web")
-        self.plugin = CallgatePlugin(router, **options)
-        agent = agents.LlmAgent(name="finder", model=self.model, tools=made)
-        self.runner = runners.InMemoryRunner(agent, plugins=[self.plugin, *(more or [])])
-
-    async def run(self, **config: Any) -> list[Any]:
-        """What the model read of each call, in order."""
-        async with asyncio.timeout(PATIENCE_S):
-            session = await self.runner.session_service.create_session(
-                app_name=self.runner.app_name, user_id="alice"
-            )
-            message = types.Content(role="user", parts=[types.Part(text="go")])
-            async for _ in self.runner.run_async(
-                user_id="alice",
-                session_id=session.id,
-                new_message=message,
-                run_config=run_configs.RunConfig(**config),
-            ):
-                pass
-        return list(self.model.answers)
 
 
 async def test_an_admitted_call_is_answered_and_named_in_the_audit(
@@ -128,91 +53,12 @@ async def test_a_refusal_is_an_error_that_a_model_can_read(desk: Desk, tools: To
     assert tools.calls == ["limited"]
 
 
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        scene = Scene(tools, router, [("single", {}), ("single", {})])
-        running = asyncio.create_task(scene.run())
-        await until(lambda: ("denied", "single") in desk.events())
-        tools.free.set()
-        first, second = await running
-
-    assert first == {"result": "done"}
-    assert second["error"].startswith("concurrency limit of tool web/single reached: 1 at once")
-
-
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        (refused,) = await Scene(tools, router, [("slow", {})]).run()
-
-    assert refused == {"error": "web/slow did not answer in time: 50 ms"}
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
-
-
-async def test_cancelling_the_run_cancels_the_work(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        running = asyncio.create_task(Scene(tools, router, [("single", {})]).run())
-        await until(tools.started.is_set)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await until(lambda: router.engine.flights == {})
-
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("cancelled", "single")
-
-
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        scene = Scene(tools, router, [("delete_all", {})])
-        (refused,) = await scene.run()
-
-    assert refused == {"error": "the policy does not allow web/delete_all"}
-    assert all("echo" in names and "delete_all" not in names for names in scene.model.offered)
-    assert desk.events() == [("denied", "delete_all")]
-    assert tools.calls == []
-
-
 async def test_an_agent_with_denied_tools_only_is_offered_none(desk: Desk, tools: Tools) -> None:
     async with desk.router() as router:
         scene = Scene([tools.delete_all], router)
         await scene.run()
 
     assert scene.model.offered == [set()]
-
-
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router:
-        scene = Scene(tools, router, [("delete_all", {})])
-        answers = await scene.run()
-
-    assert answers == [{"result": "deleted"}]
-    assert all("delete_all" in names for names in scene.model.offered)
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_a_sync_tool_in_a_pool_holds_its_slot_until_its_thread_ends(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        scene = Scene(tools, router, [("slow_sync", {})], [("slow_sync", {})])
-        late, held = await scene.run(tool_thread_pool_config=run_configs.ToolThreadPoolConfig())
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    assert late == {"error": "web/slow_sync did not answer in time: 50 ms"}
-    assert held["error"].startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
-
-
-async def test_a_failure_of_the_tool_passes_unchanged(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        with pytest.raises(ValueError, match="its own words"):
-            await Scene(tools, router, [("fail", {"text": "its own words"})]).run()
-
-    assert desk.records()[-1]["code"] == "tool.failed"
 
 
 async def test_an_error_that_a_tool_reports_is_a_failure_in_the_audit(desk: Desk) -> None:
@@ -310,14 +156,6 @@ async def test_without_an_agent_the_name_of_adks_is_taken(desk: Desk, tools: Too
     assert refused == {"error": "the policy does not allow finder/echo"}
 
 
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router:
-        await Scene(tools, router, [("echo", {"text": "x"})], caller=caller).run()
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
 async def test_the_caller_can_be_told_by_a_function_of_the_context(
     desk: Desk, tools: Tools
 ) -> None:
@@ -329,22 +167,6 @@ async def test_the_caller_can_be_told_by_a_function_of_the_context(
 
     (caller,) = {record["caller"] for record in desk.records()}
     assert caller.startswith("~")
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(
-    desk: Desk, tools: Tools, caplog: pytest.LogCaptureFixture
-) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router:
-        scene = Scene(tools, router, [("echo", {"text": "x"})], caller=who)
-        answers = await scene.run()
-
-    assert answers == [{"error": REFUSED_INSIDE}]
-    assert scene.model.offered[0] == set()
-    assert tools.calls == []
-    assert leaks([SECRET], caplog.text) == {}
 
 
 def fails(*_: Any) -> Any:
@@ -374,23 +196,6 @@ async def test_a_run_on_another_loop_is_refused(
     assert answers == [{"error": REFUSED_INSIDE}]
     assert "another loop" in caplog.text
     assert tools.calls == []
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    small = adk_tools.FunctionTool(tools.echo)
-    small.name = "small"
-    turns: list[list[Call]] = [
-        [("echo", {"text": secret})],
-        [("small", {"text": secret * 10})],
-        [("delete_all", {"text": secret})],
-    ]
-    async with desk.router() as router:
-        scene = Scene([*functions_of(tools), small], router, *turns, caller=lambda _: secret)
-        _, *refused = await scene.run()
-
-    assert refused[0]["error"].endswith("at most 64 are allowed")
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
 
 
 def test_the_example_runs() -> None:

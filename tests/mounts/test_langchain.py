@@ -12,15 +12,13 @@ import anyio.from_thread
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, until
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("langchain", reason="langchain is not installed")
 
-from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
@@ -32,93 +30,25 @@ from langsmith.run_helpers import tracing_context
 
 from callgate.mounts import threads
 from callgate.mounts.langchain import CallgateMiddleware
+from tests.mounts.runtimes.langchain import (
+    START_MESSAGE,
+    agent_of,
+    answers,
+    langchain_tools,
+    scripted,
+    tool_messages,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 
-Call = tuple[str, dict[str, Any]]
-
-
-class Scripted(GenericFakeChatModel):
-    """Says what it is told to, and remembers which tools it was offered."""
-
-    offered: list[set[str]] = []  # noqa: RUF012  # pydantic copies it
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Scripted:
-        self.offered.append({tool.name for tool in tools})
-        return self
-
-
-def scripted(*turns: list[Call]) -> Scripted:
-    def messages() -> Iterator[AIMessage]:
-        number = 0
-        for turn in turns:
-            calls = []
-            for name, args in turn:
-                number += 1
-                calls.append({"name": name, "args": args, "id": f"call-{number}"})
-            yield AIMessage(content="", tool_calls=calls)
-        yield AIMessage(content="done")
-
-    return Scripted(messages=messages())
-
-
-def langchain_tools(tools: Tools) -> list[BaseTool]:
-    made: list[BaseTool] = []
-    for name in dir(tools):
-        function = getattr(tools, name)
-        if callable(function) and not name.startswith("_"):
-            way = "coroutine" if asyncio.iscoroutinefunction(function) else "func"
-            made.append(StructuredTool.from_function(**{way: function}))
-    return made
-
-
-def agent_of(
-    tools: Tools | list[BaseTool], router: Router, *turns: list[Call], **options: Any
-) -> tuple[Any, Scripted]:
-    model = scripted(*turns)
-    checkpointer = options.pop("checkpointer", None)
-    context_schema = options.pop("context_schema", None)
-    gate = CallgateMiddleware(router, agent="web", **options)
-    made = tools if isinstance(tools, list) else langchain_tools(tools)
-    agent = create_agent(
-        model, made, middleware=[gate], checkpointer=checkpointer, context_schema=context_schema
-    )
-    return agent, model
-
-
-START_MESSAGE = {"messages": [{"role": "user", "content": "go"}]}
-
-
-async def answers(agent: Any, **options: Any) -> list[ToolMessage]:
-    async with asyncio.timeout(PATIENCE_S):
-        state = await agent.ainvoke(START_MESSAGE, **options)
-    return tool_messages(state)
-
-
-def tool_messages(state: Any) -> list[ToolMessage]:
-    return [message for message in state["messages"] if isinstance(message, ToolMessage)]
-
 
 def code_of(message: ToolMessage) -> str:
     assert message.status == "error"
     return str(message.artifact["callgate/error"]["code"])
-
-
-async def test_an_admitted_call_is_answered_and_named_in_the_audit(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})])
-        (answer,) = await answers(agent)
-
-    assert (answer.content, answer.status) == ("x", "success")
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 async def test_a_refusal_is_an_error_message_that_a_model_can_read(
@@ -133,89 +63,6 @@ async def test_a_refusal_is_an_error_message_that_a_model_can_read(
     assert refused.content.startswith("rate limit of tool web/limited reached: 1/hour; try again")
     assert (refused.name, refused.tool_call_id) == ("limited", "call-2")
     assert tools.calls == ["limited"]
-
-
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("single", {}), ("single", {})])
-        run = asyncio.create_task(answers(agent))
-        await until(tools.started.is_set)
-        await until(lambda: ("denied", "single") in desk.events())
-        tools.free.set()
-        first, second = await run
-
-    assert first.content == "done"
-    assert code_of(second) == "limit.concurrency"
-
-
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("slow", {})])
-        (refused,) = await answers(agent)
-
-    assert code_of(refused) == "limit.timeout"
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
-
-
-async def test_cancelling_the_run_cancels_the_work(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("single", {})])
-        run = asyncio.create_task(answers(agent))
-        await until(tools.started.is_set)
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-
-        assert tools.cancelled.is_set()
-        assert router.engine.flights == {}
-    assert desk.events()[-1] == ("cancelled", "single")
-
-
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, model = agent_of(tools, router, [("delete_all", {})])
-        (refused,) = await answers(agent)
-
-    assert code_of(refused) == "policy.denied"
-    assert all("echo" in names and "delete_all" not in names for names in model.offered)
-    assert len(model.offered) == 2
-    assert tools.calls == []
-
-
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router:
-        agent, model = agent_of(tools, router, [("delete_all", {})])
-        (answer,) = await answers(agent)
-
-    assert answer.content == "deleted"
-    assert all("delete_all" in names for names in model.offered)
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("slow_sync", {})], [("slow_sync", {})])
-        late, held = await answers(agent)
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-        again, _ = agent_of(tools, router, [("slow_sync", {})])
-        (third,) = await answers(again)
-
-    assert code_of(late) == "limit.timeout"
-    assert code_of(held) == "limit.concurrency"
-    assert third.content == "done"
-
-
-async def test_a_failure_of_the_tool_passes_unchanged(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("fail", {"text": "its own words"})])
-        with pytest.raises(ValueError, match="its own words"):
-            await answers(agent)
-
-    assert desk.records()[-1]["code"] == "tool.failed"
 
 
 async def test_arguments_that_do_not_fit_are_the_runtimes_to_report(
@@ -321,15 +168,6 @@ async def test_the_user_of_the_run_is_the_caller(
     assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], caller=caller)
-        await answers(agent)
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
 async def test_the_caller_can_be_told_by_a_function_of_the_runtime(
     desk: Desk, tools: Tools
 ) -> None:
@@ -344,52 +182,6 @@ async def test_the_caller_can_be_told_by_a_function_of_the_runtime(
         await answers(agent, context={"who": "alice"})
 
     assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(
-    desk: Desk, tools: Tools, caplog: pytest.LogCaptureFixture
-) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router:
-        agent, model = agent_of(tools, router, [("echo", {"text": "x"})], caller=who)
-        (refused,) = await answers(agent)
-
-    assert code_of(refused) == "internal"
-    assert model.offered == []
-    assert tools.calls == []
-    assert leaks([SECRET], repr(refused) + caplog.text) == {}
-
-
-async def test_a_gate_that_fails_lets_nothing_through(
-    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})])
-        monkeypatch.setattr(router.engine.__class__, "begin", None)
-        (refused,) = await answers(agent)
-
-    assert code_of(refused) == "internal"
-    assert tools.calls == []
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    small = StructuredTool.from_function(coroutine=tools.echo, name="small")
-    turns: list[list[Call]] = [
-        [("echo", {"text": secret})],
-        [("small", {"text": secret * 10})],
-        [("delete_all", {"text": secret})],
-    ]
-    async with desk.router() as router:
-        agent, _ = agent_of(
-            [*langchain_tools(tools), small], router, *turns, caller=lambda _: secret
-        )
-        _, *refused = await answers(agent)
-
-    assert [code_of(message) for message in refused] == ["limit.input_bytes", "policy.denied"]
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
 
 
 async def test_with_tracing_on_the_gates_spans_say_nothing(desk: Desk, tools: Tools) -> None:

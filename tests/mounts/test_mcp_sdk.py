@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, is_idle, until
+from tests.canary import canaries
+from tests.mounts.conftest import PATIENCE_S, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("mcp_types", reason="mcp 2 is not installed")
 
 from mcp import Client, MCPError
-from mcp.server import MCPServer
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -22,27 +21,13 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from callgate.mounts.mcp_sdk import authenticated, callgate_middleware
 from callgate.protocol.mcp import TIMEOUT_MS
+from tests.mounts.runtimes.mcp_sdk import ask, server_of
 
 if TYPE_CHECKING:
-    from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
-
-
-def server_of(tools: Tools, router: Router, **options: Any) -> MCPServer:
-    server = MCPServer("web", middleware=[callgate_middleware(router, agent="web", **options)])
-    for name in dir(tools):
-        function = getattr(tools, name)
-        if callable(function) and not name.startswith("_"):
-            server.add_tool(function)
-    return server
-
-
-async def ask(client: Client, tool: str, **arguments: Any) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        return await client.call_tool(tool, arguments)
 
 
 def text_of(result: Any) -> str:
@@ -52,17 +37,6 @@ def text_of(result: Any) -> str:
 def code_of(result: Any) -> str:
     assert result.is_error
     return str(result.meta["callgate/error"]["code"])
-
-
-@ERAS
-async def test_the_first_call_is_answered_and_named_in_the_audit(
-    desk: Desk, tools: Tools, era: str
-) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        result = await ask(client, "echo", text="x")
-
-    assert text_of(result) == "x"
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 @ERAS
@@ -78,29 +52,6 @@ async def test_a_refusal_is_an_error_result_that_a_model_can_read(
     assert tools.calls == ["limited"]
 
 
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        second = await ask(client, "single")
-        tools.free.set()
-
-        assert code_of(second) == "limit.concurrency"
-        assert text_of(await first) == "done"
-
-
-@ERAS
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools, era: str
-) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        result = await ask(client, "slow")
-        await until(tools.cancelled.is_set)
-
-    assert code_of(result) == "limit.timeout"
-    assert ("timed_out", "slow") in desk.events()
-
-
 @ERAS
 async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools, era: str) -> None:
     meta: Any = {TIMEOUT_MS: 30}
@@ -110,84 +61,6 @@ async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools, era: str
         await until(tools.cancelled.is_set)
 
     assert code_of(result) == "limit.timeout"
-
-
-@ERAS
-async def test_a_clients_cancel_ends_the_work(desk: Desk, tools: Tools, era: str) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        call = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        call.cancel()
-        await until(tools.cancelled.is_set)
-        await until(lambda: ("cancelled", "single") in desk.events())
-        tools.free.set()
-
-        assert text_of(await ask(client, "single")) == "done"
-
-
-@ERAS
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools, era: str) -> None:
-    async with desk.router() as router, Client(server_of(tools, router), mode=era) as client:
-        offered = {tool.name for tool in (await client.list_tools()).tools}
-        result = await ask(client, "delete_all")
-
-    assert code_of(result) == "policy.denied"
-    assert "delete_all" not in offered
-    assert "echo" in offered
-    assert tools.calls == []
-
-
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router, Client(server_of(tools, router)) as client:
-        offered = {tool.name for tool in (await client.list_tools()).tools}
-        result = await ask(client, "delete_all")
-
-    assert text_of(result) == "deleted"
-    assert "delete_all" in offered
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_a_failure_of_the_tool_passes_unchanged_and_is_audited_as_one(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        result = await ask(client, "fail", text="x")
-
-    assert result.is_error
-    assert text_of(result) == "Error executing tool fail"
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    async with desk.router() as router:
-        server = server_of(tools, router, caller=lambda _: secret)
-        server.add_tool(tools.echo, name="small")
-        async with Client(server) as client:
-            await ask(client, "echo", text=secret)
-            await ask(client, "fail", text=secret)
-            await ask(client, secret)
-            refused = await ask(client, "small", text=secret * 10)
-
-    assert code_of(refused) == "limit.input_bytes"
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
-
-
-@ERAS
-async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools, era: str) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router:
-        server = server_of(tools, router, caller=who)
-        async with Client(server, mode=era) as client:
-            result = await ask(client, "echo", text="x")
-            offered = (await client.list_tools()).tools
-
-    assert code_of(result) == "internal"
-    assert offered == []
-    assert tools.calls == []
-    assert leaks([SECRET], repr(result).encode()) == {}
 
 
 @pytest.mark.parametrize("params", [None, {}, {"name": 7}, {"name": ["echo"]}])
@@ -220,19 +93,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
     assert tools.calls == []
 
 
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, Client(server_of(tools, router)) as client:
-        first = await ask(client, "slow_sync")
-        second = await ask(client, "slow_sync")
-        tools.thread_free.set()
-        await until(lambda: is_idle(router))
-        third = await ask(client, "slow_sync")
-
-    assert code_of(first) == "limit.timeout"
-    assert code_of(second) == "limit.concurrency"
-    assert text_of(third) == "done"
-
-
 async def test_without_threads_a_call_runs_in_its_requests_task(desk: Desk, tools: Tools) -> None:
     async with desk.router() as router:
         server = server_of(tools, router, threads=False)
@@ -242,14 +102,6 @@ async def test_without_threads_a_call_runs_in_its_requests_task(desk: Desk, tool
     assert code_of(result) == "limit.timeout"
     assert tools.cancelled.is_set()
     assert desk.events()[-1] == ("timed_out", "slow")
-
-
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router, Client(server_of(tools, router, caller=caller)) as client:
-        await ask(client, "echo", text="x")
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_subject_of_the_access_token_is_the_caller(desk: Desk, tools: Tools) -> None:

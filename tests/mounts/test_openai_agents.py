@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, until
+from tests.mounts.conftest import POLICY
 from tests.mounts.examples import output_of
 
 pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -19,6 +19,7 @@ from agents import (
     ModelBehaviorError,
     RunConfig,
     Runner,
+    ToolOutputImage,
     WebSearchTool,
     function_tool,
 )
@@ -27,70 +28,23 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 from agents.tool_context import ToolContext
 
 from callgate.mounts.openai_agents import Refusal, guard_agent, guard_tools
+from tests.mounts.runtimes.openai_agents import (
+    CONFIG,
+    Call,
+    agent_of,
+    function_tools,
+    offered,
+    run,
+    scripted,
+    step,
+)
 
 if TYPE_CHECKING:
     from agents.testing import ModelCall
 
-    from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
-CONFIG = RunConfig(tracing_disabled=True)
-
-Call = tuple[str, dict[str, Any]]
-
-
-def step(calls: list[Call], turn: int = 0) -> list[Any]:
-    return [
-        function_call(name, arguments, call_id=f"call-{turn}-{number}")
-        for number, (name, arguments) in enumerate(calls)
-    ]
-
-
-def scripted(*turns: list[Call]) -> ScriptedModel:
-    steps = [step(calls, turn) for turn, calls in enumerate(turns)]
-    return ScriptedModel([*steps, [assistant_message("done")]])
-
-
-def function_tools(tools: Tools) -> list[Any]:
-    made = [getattr(tools, name) for name in dir(tools) if not name.startswith("_")]
-    # Without a failure function errors are raised, which is what some claims are about.
-    return [
-        function_tool(function, failure_error_function=None)
-        for function in made
-        if callable(function)
-    ]
-
-
-def agent_of(
-    tools: Tools | list[Any], router: Router, model: ScriptedModel, **options: Any
-) -> Agent[Any]:
-    made = tools if isinstance(tools, list) else function_tools(tools)
-    agent: Agent[Any] = Agent(name="web", model=model, tools=made)
-    return guard_agent(router, agent, **options)
-
-
-async def run(agent: Agent[Any], **options: Any) -> list[str]:
-    """What the model read of each call, in order."""
-    options.setdefault("run_config", CONFIG)
-    async with asyncio.timeout(PATIENCE_S):
-        result = await Runner.run(agent, "go", **options)
-    items = result.to_input_list()
-    return [item["output"] for item in items if item.get("type") == "function_call_output"]  # type: ignore[misc,typeddict-item]
-
-
-def offered(model: ScriptedModel) -> list[set[str]]:
-    return [{tool.name for tool in call.tools} for call in model.calls]
-
-
-async def test_an_admitted_call_is_answered_and_named_in_the_audit(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        (answer,) = await run(agent_of(tools, router, scripted([("echo", {"text": "x"})])))
-
-    assert answer == "x"
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 async def test_tools_are_guarded_without_an_agent(desk: Desk, tools: Tools) -> None:
@@ -100,52 +54,6 @@ async def test_tools_are_guarded_without_an_agent(desk: Desk, tools: Tools) -> N
         _, refused = await run(Agent(name="other", model=model, tools=guarded))
 
     assert refused.startswith("rate limit of tool web/limited")
-
-
-async def test_a_refusal_is_an_output_that_a_model_can_read(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        model = scripted([("limited", {})], [("limited", {})])
-        _, refused = await run(agent_of(tools, router, model))
-
-    assert refused.startswith("rate limit of tool web/limited reached: 1/hour; try again in")
-    assert tools.calls == ["limited"]
-
-
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent = agent_of(tools, router, scripted([("single", {}), ("single", {})]))
-        running = asyncio.create_task(run(agent))
-        await until(tools.started.is_set)
-        await until(lambda: ("denied", "single") in desk.events())
-        tools.free.set()
-        first, second = await running
-
-    assert first == "done"
-    assert second.startswith("concurrency limit of tool web/single reached: 1 at once")
-
-
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router:
-        (refused,) = await run(agent_of(tools, router, scripted([("slow", {})])))
-
-    assert refused == "web/slow did not answer in time: 50 ms"
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
-
-
-async def test_cancelling_the_run_cancels_the_work(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        running = asyncio.create_task(run(agent_of(tools, router, scripted([("single", {})]))))
-        await until(tools.started.is_set)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await until(lambda: router.engine.flights == {})
-
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("cancelled", "single")
 
 
 async def test_a_denied_tool_is_not_offered(desk: Desk, tools: Tools) -> None:
@@ -206,36 +114,6 @@ async def test_a_denied_tool_that_is_invoked_all_the_same_is_refused(
     assert tools.calls == []
 
 
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router:
-        (answer,) = await run(agent_of(tools, router, scripted([("delete_all", {})])))
-
-    assert answer == "deleted"
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        model = scripted([("slow_sync", {})], [("slow_sync", {})])
-        late, held = await run(agent_of(tools, router, model))
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    assert late == "web/slow_sync did not answer in time: 50 ms"
-    assert held.startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
-
-
-async def test_a_failure_of_the_tool_passes_unchanged(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent = agent_of(tools, router, scripted([("fail", {"text": "its own words"})]))
-        with pytest.raises(Exception, match="its own words") as raised:
-            await run(agent)
-
-    assert isinstance(raised.value.__cause__, ValueError)
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
 async def test_a_failure_that_the_sdk_explains_to_the_model_is_a_failure_in_the_audit(
     desk: Desk, tools: Tools
 ) -> None:
@@ -258,6 +136,20 @@ async def test_a_tool_made_by_hand_is_guarded_too(desk: Desk) -> None:
 
     assert answer == "{}"
     assert refused.startswith("rate limit of tool web/limited")
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: an image has no JSON form")
+async def test_an_image_is_measured_as_what_the_model_will_get(desk: Desk) -> None:
+    @function_tool
+    async def sized() -> ToolOutputImage:
+        """Draw."""
+        return ToolOutputImage(image_url="data:image/png;base64,b3ds")
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        (answer,) = await run(agent_of([sized], router, scripted([("sized", {})])))
+
+    assert "b3ds" in str(answer)
 
 
 class Page(BaseModel):
@@ -407,15 +299,6 @@ async def test_the_user_of_the_context_is_the_caller(
     assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router:
-        agent = agent_of(tools, router, scripted([("echo", {"text": "x"})]), caller=caller)
-        await run(agent)
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
 async def test_the_caller_can_be_told_by_a_function_of_the_context(
     desk: Desk, tools: Tools
 ) -> None:
@@ -445,18 +328,6 @@ async def test_a_caller_that_cannot_be_told_is_refused(
     assert leaks([SECRET], refused + caplog.text) == {}
 
 
-async def test_a_gate_that_fails_lets_nothing_through(
-    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with desk.router() as router:
-        agent = agent_of(tools, router, scripted([("echo", {"text": "x"})]))
-        monkeypatch.setattr(router.engine.__class__, "begin", None)
-        (refused,) = await run(agent)
-
-    assert refused == "callgate failed inside and refused the call"
-    assert tools.calls == []
-
-
 async def test_a_run_on_another_loop_is_refused(
     desk: Desk, tools: Tools, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -467,20 +338,6 @@ async def test_a_run_on_another_loop_is_refused(
     assert refused == "callgate failed inside and refused the call"
     assert "another loop" in caplog.text
     assert tools.calls == []
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    small = function_tool(tools.echo, name_override="small")
-    turns: list[list[Call]] = [[("echo", {"text": secret})], [("small", {"text": secret * 10})]]
-    async with desk.router() as router:
-        agent = agent_of(
-            [*function_tools(tools), small], router, scripted(*turns), caller=lambda _: secret
-        )
-        _, refused = await run(agent)
-
-    assert refused.endswith("at most 64 are allowed")
-    assert leaks([SECRET], desk.everything() + refused.encode()) == {}
 
 
 async def test_arguments_that_are_no_json_are_the_tools_to_report(desk: Desk, tools: Tools) -> None:

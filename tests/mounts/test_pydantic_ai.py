@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
-from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, PATIENCE_S, until
+from tests.canary import canaries
 from tests.mounts.examples import output_of
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
@@ -15,91 +15,25 @@ pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry
 from pydantic_ai.capabilities import AbstractCapability, Hooks
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-)
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
+from pydantic_ai.models.function import FunctionModel
 
-from callgate.mounts.pydantic_ai import CallgateCapability, CallgateToolset, CallRefusedError
+from callgate.mounts.pydantic_ai import CallgateCapability, CallRefusedError
+from tests.mounts.conftest import POLICY, functions_of
+from tests.mounts.runtimes.pydantic_ai import Call, Scripted, agent_of, run
 
 if TYPE_CHECKING:
-    from callgate import Router
+    from pydantic_ai.messages import (
+        ToolReturnPart,
+    )
+
     from tests.mounts.conftest import Desk, Tools
 
 SECRET = canaries(1)[0]
 WAYS = pytest.mark.parametrize("way", ["capability", "toolset", "combined"])
 
-Call = tuple[str, dict[str, Any]]
-
-
-class Scripted:
-    """A model that says what it is told to, and remembers what it was offered and answered."""
-
-    def __init__(self, *turns: list[Call]) -> None:
-        self._turns = list(turns)
-        self.offered: list[set[str]] = []
-        self.answers: list[ToolReturnPart] = []
-
-    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        self.offered.append({tool.name for tool in info.function_tools})
-        self.answers += [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
-        if not self._turns:
-            return ModelResponse(parts=[TextPart("done")])
-        return ModelResponse(parts=[ToolCallPart(*call) for call in self._turns.pop(0)])
-
-
-def agent_of(
-    tools: Tools | list[Any],
-    router: Router,
-    *turns: list[Call],
-    way: str = "capability",
-    output_type: Any = str,
-    **options: Any,
-) -> tuple[Agent[Any, Any], Scripted]:
-    script = Scripted(*turns)
-    model = FunctionModel(script)
-    functions = tools if isinstance(tools, list) else functions_of(tools)
-    if way == "capability":
-        gate: CallgateCapability[Any] = CallgateCapability(router, agent="web", **options)
-        agent = Agent(model, tools=functions, capabilities=[gate], output_type=output_type)
-        return agent, script
-    toolset: Any = FunctionToolset(functions)
-    if way == "combined":
-        toolset = CombinedToolset([toolset])
-    guarded = CallgateToolset(toolset, router, agent="web", **options)
-    return Agent(model, toolsets=[guarded], output_type=output_type), script
-
-
-def functions_of(tools: Tools) -> list[Any]:
-    made = [getattr(tools, name) for name in dir(tools) if not name.startswith("_")]
-    return [function for function in made if callable(function)]
-
-
-async def run(agent: Agent[Any, Any], **options: Any) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        return (await agent.run("go", **options)).output
-
 
 def text_of(part: ToolReturnPart) -> str:
     return str(part.content)
-
-
-@WAYS
-async def test_an_admitted_call_is_answered_and_named_in_the_audit(
-    desk: Desk, tools: Tools, way: str
-) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("echo", {"text": "x"})], way=way)
-        assert await run(agent) == "done"
-
-    (answer,) = script.answers
-    assert (answer.content, answer.outcome) == ("x", "success")
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 @WAYS
@@ -115,59 +49,6 @@ async def test_a_refusal_is_a_failure_that_a_model_can_read_and_spends_no_retry(
     assert [answer.outcome for answer in refused] == ["failed"] * 3
     assert text_of(refused[0]).startswith("rate limit of tool web/limited reached: 1/hour; try")
     assert tools.calls == ["limited"]
-
-
-@WAYS
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools, way: str) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("single", {}), ("single", {})], way=way)
-        running = asyncio.create_task(run(agent))
-        await until(tools.started.is_set)
-        await until(lambda: ("denied", "single") in desk.events())
-        tools.free.set()
-        await running
-
-    assert [answer.outcome for answer in script.answers] == ["success", "failed"]
-    assert text_of(script.answers[1]).startswith("concurrency limit of tool web/single reached")
-
-
-@WAYS
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools, way: str
-) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("slow", {})], way=way)
-        await run(agent)
-
-    assert text_of(script.answers[0]) == "web/slow did not answer in time: 50 ms"
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
-
-
-@WAYS
-async def test_cancelling_the_run_cancels_the_work(desk: Desk, tools: Tools, way: str) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("single", {})], way=way)
-        running = asyncio.create_task(run(agent))
-        await until(tools.started.is_set)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-        assert tools.cancelled.is_set()
-        assert router.engine.flights == {}
-    assert desk.events()[-1] == ("cancelled", "single")
-
-
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("delete_all", {})])
-        await run(agent)
-
-    assert text_of(script.answers[0]) == "the policy does not allow web/delete_all"
-    assert all("echo" in names and "delete_all" not in names for names in script.offered)
-    assert desk.events() == [("denied", "delete_all")]
-    assert tools.calls == []
 
 
 async def test_a_toolset_does_not_have_a_denied_tool(desk: Desk, tools: Tools) -> None:
@@ -198,45 +79,6 @@ async def test_a_toolset_refuses_what_was_denied_after_it_was_offered(
 
 
 @WAYS
-async def test_in_shadow_mode_everything_passes_and_is_noted(
-    desk: Desk, tools: Tools, way: str
-) -> None:
-    async with desk.router("shadow") as router:
-        agent, script = agent_of(tools, router, [("delete_all", {})], way=way)
-        await run(agent)
-
-    assert text_of(script.answers[0]) == "deleted"
-    assert all("delete_all" in names for names in script.offered)
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-@WAYS
-async def test_a_sync_tool_holds_its_slot_until_its_thread_ends(
-    desk: Desk, tools: Tools, way: str
-) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("slow_sync", {})], [("slow_sync", {})], way=way)
-        await run(agent)
-        tools.thread_free.set()
-        await until(lambda: ("late", "slow_sync") in desk.events())
-
-    late, held = map(text_of, script.answers)
-    assert late == "web/slow_sync did not answer in time: 50 ms"
-    assert held.startswith("concurrency limit of tool web/slow_sync reached")
-    assert tools.calls == ["slow_sync"]
-
-
-@WAYS
-async def test_a_failure_of_the_tool_passes_unchanged(desk: Desk, tools: Tools, way: str) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("fail", {"text": "its own words"})], way=way)
-        with pytest.raises(ValueError, match="its own words"):
-            await run(agent)
-
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
-@WAYS
 async def test_a_tools_own_retry_reaches_the_model(desk: Desk, way: str) -> None:
     def retry() -> str:
         raise ModelRetry("ask me better")
@@ -263,6 +105,24 @@ async def test_a_call_that_needs_approval_is_deferred(desk: Desk, way: str) -> N
     assert [call.tool_name for call in output.approvals] == ["buy"]
 
 
+class Page(BaseModel):
+    title: str
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: a model has no JSON form")
+@WAYS
+async def test_a_model_is_measured_as_what_the_runtime_makes_of_it(desk: Desk, way: str) -> None:
+    async def sized() -> Page:
+        return Page(title="owls")
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        agent, script = agent_of([sized], router, [("sized", {})], way=way)
+        await run(agent)
+
+    assert "owls" in text_of(script.answers[0])
+
+
 @dataclass
 class Deps:
     user_id: str
@@ -281,18 +141,6 @@ async def test_the_user_of_the_deps_is_the_caller(
 
 
 @WAYS
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(
-    desk: Desk, tools: Tools, way: str, caller: Any
-) -> None:
-    async with desk.router() as router:
-        agent, _ = agent_of(tools, router, [("echo", {"text": "x"})], way=way, caller=caller)
-        await run(agent)
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
-@WAYS
 async def test_the_caller_can_be_told_by_a_function_of_the_run_context(
     desk: Desk, tools: Tools, way: str
 ) -> None:
@@ -303,35 +151,6 @@ async def test_the_caller_can_be_told_by_a_function_of_the_run_context(
         await run(agent, deps="alice")
 
     assert {record["caller"] for record in desk.records()} == {"alice"}
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(
-    desk: Desk, tools: Tools, caplog: pytest.LogCaptureFixture
-) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("echo", {"text": "x"})], caller=who)
-        await run(agent)
-
-    assert text_of(script.answers[0]) == "callgate failed inside and refused the call"
-    assert script.offered[0] == set()
-    assert tools.calls == []
-    assert leaks([SECRET], repr(script.answers) + caplog.text) == {}
-
-
-@WAYS
-async def test_a_gate_that_fails_lets_nothing_through(
-    desk: Desk, tools: Tools, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with desk.router() as router:
-        agent, script = agent_of(tools, router, [("echo", {"text": "x"})], way=way)
-        monkeypatch.setattr(router.engine.__class__, "begin", None)
-        await run(agent)
-
-    assert text_of(script.answers[0]) == "callgate failed inside and refused the call"
-    assert tools.calls == []
 
 
 @WAYS
@@ -345,25 +164,6 @@ async def test_a_run_on_another_loop_is_refused(
     assert text_of(script.answers[0]) == "callgate failed inside and refused the call"
     assert "another loop" in caplog.text
     assert tools.calls == []
-
-
-@WAYS
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools, way: str) -> None:
-    secret = SECRET.secret
-
-    async def small(text: str) -> str:
-        return text
-
-    turns: list[list[Call]] = [[("echo", {"text": secret})], [("small", {"text": secret * 10})]]
-    async with desk.router() as router:
-        agent, script = agent_of(
-            [*functions_of(tools), small], router, *turns, way=way, caller=lambda _: secret
-        )
-        await run(agent)
-
-    refused = script.answers[1]
-    assert text_of(refused).endswith("at most 64 are allowed")
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
 
 
 async def test_the_structure_of_a_refusal_is_there_for_hooks(desk: Desk, tools: Tools) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from callgate.mounts import pool, threads
+from callgate.mounts.common import Unreachable
 from callgate.mounts.threads import RuntimeMount, on_loop
 from tests.mounts.conftest import PATIENCE_S, is_idle, until
 
@@ -187,7 +188,7 @@ async def test_what_is_asked_of_a_loop_in_vain_is_not_done_later(
         tools.calls.append("late")
 
     def ask() -> None:
-        with pytest.raises(threads.Unreachable, match="blocked"):
+        with pytest.raises(Unreachable, match="blocked"):
             on_loop(router, note)
 
     monkeypatch.setattr(threads, "START_S", 0.02)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.canary import canaries, leaks
+from tests.canary import canaries
 from tests.docs.reader import play
-from tests.mounts.conftest import CALLERS, PATIENCE_S, POLICY, until
+from tests.mounts.conftest import PATIENCE_S, POLICY, until
 from tests.mounts.examples import output_of
 from tests.mounts.serving import served
 
@@ -25,35 +25,25 @@ if ERA != "1":
 from callgate.mounts.asgi import CallgateASGI
 from callgate.mounts.mcp_sdk_v1 import guard_server
 from callgate.protocol.mcp import TIMEOUT_MS
+from tests.mounts.runtimes.mcp_sdk_v1 import (
+    ASYNC_TOOLS,
+    FastMCP,
+    ask,
+    server_of,
+    types,
+)
+from tests.mounts.runtimes.mcp_sdk_v1 import open_session as connect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from callgate import Router
     from tests.mounts.conftest import Desk, Tools
 
-FastMCP: Any = import_module("mcp.server.fastmcp").FastMCP
 Server: Any = import_module("mcp.server.lowlevel").Server
-connect: Any = import_module("mcp.shared.memory").create_connected_server_and_client_session
 Session: Any = import_module("mcp").ClientSession
 http_client: Any = import_module("mcp.client.streamable_http").streamable_http_client
-types: Any = import_module("mcp.types")
 
 SECRET = canaries(1)[0]
-ASYNC_TOOLS = ("echo", "limited", "single", "slow", "delete_all", "fail")
-
-
-def server_of(tools: Tools, router: Router, **options: Any) -> Any:
-    server = FastMCP("web")
-    guard_server(router, server, agent="web", **options)
-    for name in ASYNC_TOOLS:
-        server.add_tool(getattr(tools, name))
-    return server
-
-
-async def ask(client: Any, tool: str, **arguments: Any) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        return await client.call_tool(tool, arguments)
 
 
 def text_of(result: Any) -> str:
@@ -63,14 +53,6 @@ def text_of(result: Any) -> str:
 def code_of(result: Any) -> str:
     assert result.isError
     return str(result.meta["callgate/error"]["code"])
-
-
-async def test_the_first_call_is_answered_and_named_in_the_audit(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        result = await ask(client, "echo", text="x")
-
-    assert text_of(result) == "x"
-    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 async def test_a_refusal_is_an_error_result_that_a_model_can_read(desk: Desk, tools: Tools) -> None:
@@ -83,28 +65,6 @@ async def test_a_refusal_is_an_error_result_that_a_model_can_read(desk: Desk, to
     assert tools.calls == ["limited"]
 
 
-async def test_a_call_too_many_at_once_is_refused(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        first = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        second = await ask(client, "single")
-        tools.free.set()
-
-        assert code_of(second) == "limit.concurrency"
-        assert text_of(await first) == "done"
-
-
-async def test_a_call_that_takes_too_long_is_cancelled_and_refused(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        result = await ask(client, "slow")
-
-    assert code_of(result) == "limit.timeout"
-    assert tools.cancelled.is_set()
-    assert desk.events()[-1] == ("timed_out", "slow")
-
-
 async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools) -> None:
     async with desk.router() as router, connect(server_of(tools, router)) as client:
         async with asyncio.timeout(PATIENCE_S):
@@ -112,81 +72,6 @@ async def test_a_client_may_ask_for_less_time(desk: Desk, tools: Tools) -> None:
 
     assert code_of(result) == "limit.timeout"
     assert tools.cancelled.is_set()
-
-
-async def test_a_clients_cancel_ends_the_work(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        call = asyncio.create_task(ask(client, "single"))
-        await until(tools.started.is_set)
-        params = types.CancelledNotificationParams(requestId=1)
-        notification = types.CancelledNotification(method="notifications/cancelled", params=params)
-        await client.send_notification(types.ClientNotification(notification))
-        await until(tools.cancelled.is_set)
-        await until(lambda: ("cancelled", "single") in desk.events())
-        call.cancel()
-        tools.free.set()
-
-        assert text_of(await ask(client, "single")) == "done"
-
-
-async def test_a_denied_tool_is_refused_and_not_offered(desk: Desk, tools: Tools) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        offered = {tool.name for tool in (await client.list_tools()).tools}
-        result = await ask(client, "delete_all")
-
-    assert code_of(result) == "policy.denied"
-    assert offered == set(ASYNC_TOOLS) - {"delete_all"}
-    assert tools.calls == []
-
-
-async def test_in_shadow_mode_everything_passes_and_is_noted(desk: Desk, tools: Tools) -> None:
-    async with desk.router("shadow") as router, connect(server_of(tools, router)) as client:
-        offered = {tool.name for tool in (await client.list_tools()).tools}
-        result = await ask(client, "delete_all")
-
-    assert text_of(result) == "deleted"
-    assert "delete_all" in offered
-    assert ("would_deny", "delete_all") in desk.events()
-
-
-async def test_a_failure_of_the_tool_passes_unchanged_and_is_audited_as_one(
-    desk: Desk, tools: Tools
-) -> None:
-    async with desk.router() as router, connect(server_of(tools, router)) as client:
-        result = await ask(client, "fail", text="its own words")
-
-    assert result.isError
-    assert "its own words" in text_of(result)
-    assert desk.records()[-1]["code"] == "tool.failed"
-
-
-async def test_no_secret_reaches_the_audit_or_a_refusal(desk: Desk, tools: Tools) -> None:
-    secret = SECRET.secret
-    async with desk.router() as router:
-        server = server_of(tools, router, caller=lambda _: secret)
-        server.add_tool(tools.echo, name="small")
-        async with connect(server) as client:
-            await ask(client, "echo", text=secret)
-            await ask(client, "fail", text=secret)
-            await ask(client, secret)
-            refused = await ask(client, "small", text=secret * 10)
-
-    assert code_of(refused) == "limit.input_bytes"
-    assert leaks([SECRET], desk.everything() + repr(refused).encode()) == {}
-
-
-async def test_a_caller_that_cannot_be_told_is_refused(desk: Desk, tools: Tools) -> None:
-    def who(_: object) -> str:
-        raise ValueError(SECRET.secret)
-
-    async with desk.router() as router, connect(server_of(tools, router, caller=who)) as client:
-        result = await ask(client, "echo", text="x")
-        offered = (await client.list_tools()).tools
-
-    assert code_of(result) == "internal"
-    assert offered == []
-    assert tools.calls == []
-    assert leaks([SECRET], repr(result).encode()) == {}
 
 
 async def test_a_gate_that_fails_lets_nothing_through(
@@ -198,14 +83,6 @@ async def test_a_gate_that_fails_lets_nothing_through(
 
     assert code_of(result) == "internal"
     assert tools.calls == []
-
-
-@CALLERS
-async def test_a_name_or_a_function_says_who_calls(desk: Desk, tools: Tools, caller: Any) -> None:
-    async with desk.router() as router, connect(server_of(tools, router, caller=caller)) as client:
-        await ask(client, "echo", text="x")
-
-    assert {record["caller"] for record in desk.records()} == {"alice"}
 
 
 async def test_the_requests_context_says_who_calls(desk: Desk, tools: Tools) -> None:

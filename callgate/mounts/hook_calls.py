@@ -1,10 +1,9 @@
 """Calls of tools that a runtime runs itself, between a hook before and a hook after.
 
 Theory of operation. Such a runtime asks before a tool runs and tells when it has run; in between
-it owns the work. `enter` lets a call in (or refuses it) and keeps its places taken; `leave` ends
-it. The deadline still passes: then the call is written down as timed out, but nobody can stop the
-tool, so its places stay taken until the second hook comes, or until `hold_s` after the first if
-it never does.
+it owns the work. `enter` admits a call, which has its slots until `leave` settles it, or refuses
+it. The deadline still passes: then the call is recorded as timed out, but no hook can stop the
+tool, so the slots stay taken until the second hook comes, or until `hold_s` after the first.
 
 Everything here runs on the router's loop.
 """
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from callgate.errors import CallCanceled, CallgateError, CallTimedOut
 from callgate.model import ANONYMOUS, ToolCall
-from callgate.mounts.threads import Unreachable, loop_of
+from callgate.mounts.common import Unreachable
+from callgate.mounts.threads import loop_of
 from callgate.router import refusals
 from callgate.router.flight import Ending, Flight
 from callgate.router.local import CURRENT
@@ -38,7 +38,7 @@ HOLD_S = 600.0
 """The longest that Claude Code lets a shell command take; others have no bound of their own."""
 
 
-class Holder(Generic[K]):
+class HookCalls(Generic[K]):
     """The calls of one mount that are between their hooks; the `Owner` of their flights."""
 
     def __init__(self, mount: RuntimeMount, hold_s: float) -> None:
@@ -47,12 +47,12 @@ class Holder(Generic[K]):
         self._mount = mount
         self._hold_ns = int(hold_s * 1e9)
         self.held: dict[K, Flight] = {}
-        """Calls that were let in and have not left."""
+        """Calls that were admitted and whose second hook has not come."""
 
     async def enter(
         self, key: K, tool: str, arguments: Mapping[str, Any], context: Any
     ) -> CallgateError | None:
-        """Let a call in, after its turn in the queue, and hold its places until `leave(key)`.
+        """Admit a call, after its turn in the queue; it has its slots until `leave(key)`.
 
         The error says why it may not run.
         """
@@ -70,9 +70,9 @@ class Holder(Generic[K]):
         return begun
 
     def leave(self, key: K, ending: Ending) -> CallgateError | None:
-        """End a call that was let in; why its end cannot be written, if so.
+        """Settle a call that was admitted; return the error if that cannot be recorded.
 
-        Does nothing for a call that was refused, or was given up meanwhile.
+        Do nothing for a call that was refused, or that was forgotten meanwhile.
         """
         flight = self.held.pop(key, None)
         if flight is None:
@@ -85,20 +85,20 @@ class Holder(Generic[K]):
         return None
 
     def entered(self, flight: Flight) -> None:
-        """As an `Owner`."""
+        """Called by the engine; wake the hook that waits."""
         _wake(flight)
 
     def turned_away(self, flight: Flight) -> None:
-        """As an `Owner`."""
+        """Called by the engine; wake the hook that waits."""
         _wake(flight)
 
     def interrupt(self, flight: Flight) -> None:
-        """As an `Owner`: say how it ended, and hold its places, since the tool goes on."""
+        """Called by the engine: settle the call, and keep its slots, since the tool goes on."""
         flight.grace_ns = max(0, flight.asked_ns + self._hold_ns - monotonic_ns())
         self._mount.router.engine.finish(flight, flight.ending or Ending.CANCELLED)
 
     def ignored(self, flight: Flight) -> None:
-        """As an `Owner`: the second hook has not come, and is no longer waited for."""
+        """Called by the engine: forget a call whose second hook has not come in time."""
         if self.held.get(flight.handle) is flight:
             del self.held[flight.handle]
 
@@ -147,11 +147,7 @@ class Holder(Generic[K]):
         return None
 
     def _refused(self, error: Exception) -> CallgateError:
-        if isinstance(error, CallgateError):
-            return error
-        if isinstance(error, Unreachable):
-            return self._mount.unreachable(error)
-        return self._mount.fault(error)
+        return error if isinstance(error, CallgateError) else self._mount.internal_error(error)
 
 
 def _wake(flight: Flight) -> None:
