@@ -4,6 +4,8 @@ python3 .ci/install.py EXTRAS TEXT  (EXTRAS may be empty). On a terminal the las
 in a pipe each package gets a line. What pip warns of is shown if pip fails.
 """
 
+# ruff: noqa: INP001  # a script, not a package
+
 from __future__ import annotations
 
 import subprocess
@@ -87,7 +89,7 @@ def _follow(process: subprocess.Popen[str], line: Line) -> int:
         first, _, rest = said.strip().partition(" ")
         if first == "Collecting":
             found += 1
-            line.show(f"{found:3}  {rest}")
+            line.show(f"{found:3}  {rest.split()[0]}")
         elif said.startswith("Installing collected"):
             line.show(f"unpacking {rest.count(',') + 1} packages")
     return process.wait()

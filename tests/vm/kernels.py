@@ -2,7 +2,7 @@
 
 The packages are downloaded with `apt-get download` into `.vm` and unpacked there. The initramfs
 is made here: a static busybox, the modules that 9p needs, and a script that mounts this host's
-root by 9p and makes it the root.
+root by 9p, with a tmpfs over it for whatever is written, and makes that the root.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ DOWNLOAD_S = 300.0
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 START = """#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /root
-for module in {modules}; do /bin/busybox insmod /$module.ko; done
-/bin/busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=524288 host /root
-/bin/busybox mount -t devtmpfs devtmpfs /root/dev
-/bin/busybox mkdir -p /root/dev/pts /root/dev/shm
-/bin/busybox mount -t devpts devpts /root/dev/pts
-/bin/busybox mount -t tmpfs tmpfs /root/dev/shm
-/bin/busybox ln -s /proc/self/fd /root/dev/fd
+busybox() {{ /bin/busybox "$@"; }}
+for module in {modules}; do busybox insmod /$module.ko; done
+busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=524288 host /host
+busybox mount -t tmpfs tmpfs /changes
+busybox mkdir /changes/upper /changes/work
+busybox mount -t overlay -o lowerdir=/host,upperdir=/changes/upper,workdir=/changes/work o /root
+busybox mount -t devtmpfs devtmpfs /root/dev
+busybox mkdir -p /root/dev/pts /root/dev/shm
+busybox mount -t devpts devpts /root/dev/pts
+busybox mount -t tmpfs tmpfs /root/dev/shm
+busybox ln -s /proc/self/fd /root/dev/fd
 exec /bin/busybox switch_root /root {init}
 """
 
@@ -126,8 +129,7 @@ def initramfs(kernel: Kernel, init: Path) -> bytes:
     names = " ".join(_key(file) for file in kernel.modules)
     script = START.format(modules=names, init=init).encode()
     members = [
-        _member("bin", b"", 0o040755),
-        _member("dev", b"", 0o040755),
+        *(_member(name, b"", 0o040755) for name in ("bin", "host", "changes", "root")),
         _member("bin/busybox", kernel.busybox.read_bytes(), 0o100755),
         _member("init", script, 0o100755),
         *(_member(f"{_key(file)}.ko", content(file), 0o100644) for file in kernel.modules),

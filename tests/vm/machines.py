@@ -1,10 +1,11 @@
 """Boot another kernel on this host's own files and run one command in it.
 
 Both kinds have one interface: `Uml` and `Qemu` each `run` a command as root or as uid 1000 and
-return its output and exit code. The guest sees this host's files read-only, with a writable
-`/run/scratch` as HOME and TMPDIR; the command is alone in the group `/gate` of cgroup v2 with
-memory, cpu and pids, as under systemd with `Delegate=yes`. The exit code stands behind a token
-that is new for each boot: without that line nothing was proved.
+return its output and exit code. The guest sees this host's files and changes none (under qemu
+what it writes is kept in its memory), with `/run/scratch` as HOME and TMPDIR; the command is
+alone in the group `/gate` of cgroup v2 with memory, cpu and pids, as under systemd with
+`Delegate=yes`. The exit code stands behind a token that is new for each boot: without that line
+nothing was proved.
 
 Whether a kind works here is found out by booting it (`why_not`): User-mode Linux panics on some
 hosts ("ptrace set fp regs"), and qemu may lack a package.
@@ -51,8 +52,14 @@ mkdir /sys/fs/cgroup/gate
 cd /sys/fs/cgroup/gate
 chown {user} . cgroup.procs cgroup.subtree_control
 cd {folder}
-sh -c 'echo $$ > /sys/fs/cgroup/gate/cgroup.procs; exec '{command} 2>&1 < /dev/null
-echo {token} $?
+mkfifo /run/output  # or the command would see a terminal
+cat /run/output & printer=$!
+sh -c 'echo $$ > /sys/fs/cgroup/gate/cgroup.procs; exec '{command} > /run/output 2>&1 < /dev/null
+code=$?
+echo 1 > /sys/fs/cgroup/gate/cgroup.kill  # whatever it left behind
+wait $printer
+echo {token} $code
+stty -F /dev/console sane 2> /dev/null  # waits until that is printed: the kernel has words too
 echo o > /proc/sysrq-trigger
 sleep 60
 """
