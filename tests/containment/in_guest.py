@@ -105,7 +105,7 @@ except OSError as error:
     close(started)
 
     assert this_host().landlock_abi < SCOPE_ABI
-    assert (stopped.reason, out) == ("exited", b"Permission denied False 65534\n")
+    assert (stopped.reason, out) == ("exited", b"Read-only file system False 65534\n")
     assert started.effective["landlock"].status == "enforced"
 
 
