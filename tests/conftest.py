@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 from hypothesis import HealthCheck, settings
@@ -34,11 +35,11 @@ REMEDIES: Final = (
     ("make debian proves the same elsewhere", r"^uml: uml does not boot"),
     ("apt install user-mode-linux, or make debian", r"^uml: "),
     ("apt install qemu-system-x86, on Debian", r"^qemu: "),
-    ("run it as root", r"^root: "),
-    ("apt install bubblewrap; callgate doctor says more", r"^(bwrap|tmpfs): "),
+    ("run it as root", r"^root: |^only root"),
+    ("apt install bubblewrap; callgate doctor says more", r"bwrap|^tmpfs: |^no sandbox"),
     ("apt install libseccomp2", r"^seccomp: "),
     ("Linux 6.12 or newer", r"^landlock: "),
-    ("root, or a service with Delegate=yes; or make debian", r"^cgroup"),
+    ("root, or a service with Delegate=yes; or make debian", r"^cgroup|^no .*(controller|groups)"),
     ("an older kernel", r"^freezer: "),
     ("apt install nodejs", r"\bnode\b"),
     ("apt install the program", r"not on PATH|no such program"),
@@ -48,6 +49,8 @@ REMEDIES: Final = (
 )
 """How to get what a test was skipped for the want of, by its reason; the first that fits."""
 UNKNOWN_REMEDY: Final = "-"
+REASON_WIDTH: Final = 56
+"""A line of the table fits a terminal."""
 
 
 def remedy(reason: str) -> str:
@@ -58,8 +61,11 @@ def remedy(reason: str) -> str:
 def skip_table(reasons: Iterable[str]) -> list[str]:
     """Return a line for each reason: how many tests had it, and how to get them to run."""
     counts = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
-    width = max((len(reason) for reason, _ in counts), default=0)
-    return [f"{count:5}  {reason:{width}}  {remedy(reason)}" for reason, count in counts]
+    return [
+        f"{count:5}  {shorten(reason, REASON_WIDTH, placeholder=' …'):{REASON_WIDTH}}  "
+        f"{remedy(reason)}"
+        for reason, count in counts
+    ]
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
