@@ -1373,6 +1373,8 @@ LAUNCHER: Final = (
         ("launcher: must reach 1",),
         (
             "tests/containment/test_kernels.py::test_every_claim_about_cgroup_v2_holds_in_another_kernel",
+            "tests/vm/test_machines.py::test_a_token_of_another_boot_proves_nothing",
+            "tests/vm/test_machines.py::test_a_machine_that_panics_is_told_apart_with_the_kernels_words",
         ),
     ),
     Requirement(
