@@ -65,6 +65,7 @@ def main(extras: str, text: str) -> int:
     if not PYTHON.exists():
         line.show("making an environment")
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)  # noqa: S603
+    line.show("asking for packages")
     what = f".[{extras}]" if extras else "."
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-color", "install"]
     with tempfile.TemporaryFile("w+") as errors:
@@ -91,7 +92,7 @@ def _follow(process: subprocess.Popen[str], line: Line) -> int:
             found += 1
             line.show(f"{found:3}  {rest.split()[0]}")
         elif said.startswith("Installing collected"):
-            line.show(f"unpacking {rest.count(',') + 1} packages")
+            line.show(f"unpacking all ({rest.count(',') + 1})")
     return process.wait()
 
 
