@@ -23,6 +23,7 @@ MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 START = """#!/bin/busybox sh
 busybox() {{ /bin/busybox "$@"; }}
 for module in {modules}; do busybox insmod /$module.ko; done
+busybox ifconfig lo up
 busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=524288 host /host
 busybox mount -t tmpfs tmpfs /changes
 busybox mkdir /changes/upper /changes/work
