@@ -27,13 +27,13 @@ busybox ifconfig lo up
 busybox mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=524288 host /host
 busybox mount -t tmpfs tmpfs /changes
 busybox mkdir /changes/upper /changes/work
-busybox mount -t overlay -o lowerdir=/host,upperdir=/changes/upper,workdir=/changes/work o /root
-busybox mount -t devtmpfs devtmpfs /root/dev
-busybox mkdir -p /root/dev/pts /root/dev/shm
-busybox mount -t devpts devpts /root/dev/pts
-busybox mount -t tmpfs tmpfs /root/dev/shm
-busybox ln -s /proc/self/fd /root/dev/fd
-exec /bin/busybox switch_root /root {init}
+busybox mount -t overlay -o lowerdir=/host,upperdir=/changes/upper,workdir=/changes/work o /new
+busybox mount -t devtmpfs devtmpfs /new/dev
+busybox mkdir -p /new/dev/pts /new/dev/shm
+busybox mount -t devpts devpts /new/dev/pts
+busybox mount -t tmpfs tmpfs /new/dev/shm
+busybox ln -s /proc/self/fd /new/dev/fd
+exec /bin/busybox switch_root /new {init}
 """
 
 
@@ -130,7 +130,7 @@ def initramfs(kernel: Kernel, init: Path) -> bytes:
     names = " ".join(_key(file) for file in kernel.modules)
     script = START.format(modules=names, init=init).encode()
     members = [
-        *(_member(name, b"", 0o040755) for name in ("bin", "host", "changes", "root")),
+        *(_member(name, b"", 0o040755) for name in ("bin", "host", "changes", "new")),
         _member("bin/busybox", kernel.busybox.read_bytes(), 0o100755),
         _member("init", script, 0o100755),
         *(_member(f"{_key(file)}.ko", content(file), 0o100644) for file in kernel.modules),

@@ -67,7 +67,7 @@ def test_an_initramfs_has_every_file_whole(size: int, tmp_path: Path) -> None:
     found = dict(members(archive))
     assert found["bin/busybox"] == b"b" * size
     assert found["virtio_pci.ko"] == b"module"
-    assert f"switch_root /root {tmp_path}/guest".encode() in found["init"]
+    assert f"switch_root /new {tmp_path}/guest".encode() in found["init"]
     assert list(found)[-1] == "TRAILER!!!"
 
 
