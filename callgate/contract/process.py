@@ -158,11 +158,11 @@ class AgentProcess(Generic[MessageT]):
             await self.next(left_s)
         return self._ended
 
-    async def close(self) -> None:
-        """End the process and everything that it started."""
+    async def close(self, end_s: float = _END_S) -> None:
+        """End the process and everything that it started; kill what has not ended in time."""
         self._writer.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_S):
+            async with asyncio.timeout(end_s):
                 await self._process.wait()
         if self._process.returncode is None or sys.platform != "win32":
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -8,7 +8,6 @@ missing there is a failure and not a quiet gap.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -19,6 +18,7 @@ import pytest
 from callgate.launcher.host import survey
 from callgate.launcher.plan.bwrap import SCOPE_ABI
 from callgate.launcher.warden import tree
+from tests.vm.machines import QEMU, UML
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,8 @@ LACKS: dict[str, Callable[[Host], str]] = {
     "cgroup_v2": lambda host: "" if host.cgroups.v2 is not None else "no v2 group of ours",
     "exit_status": _forgets,
     "freezer": lambda host: "" if "freezer" in host.cgroups.v1 else "no v1 freezer",
-    "uml": lambda _: "" if shutil.which("linux.uml") else "linux.uml is not installed",
+    "uml": lambda _: UML.why_not(),
+    "qemu": lambda _: QEMU.why_not(),
 }
 """A capability → why this host does not have it, or nothing."""
 

@@ -64,7 +64,7 @@ def write_policy(folder: Path) -> Path:
 
 async def offers_only_what_is_allowed(client: Client) -> Seen:
     """The handshake, and a tool that is denied."""
-    tools = await client.open()
+    tools = await client.tools()
     answer = await client.call("delete_all")
     return Seen(
         f"{len(tools)} tools offered; delete_all: {answer.code}",
@@ -119,9 +119,9 @@ async def queues_what_is_too_much_at_once(client: Client) -> Seen:
 
 async def carries_a_cancel(client: Client) -> Seen:
     """The client changes its mind."""
-    own_id = client.begin("hang")
+    own_id = await client.begin("hang")
     await asyncio.sleep(0.2)
-    client.cancel(own_id)
+    await client.cancel(own_id)
     heard = await client.call("cancelled")
     return Seen(f"cancels heard by the agent: {heard.text}", heard.text == "2")
 
@@ -138,9 +138,9 @@ async def drops_what_is_too_large(client: Client) -> Seen:
 
 async def survives_a_crash(client: Client) -> Seen:
     """The process dies with calls in flight."""
-    since = time.perf_counter()
-    waiting = [client.begin("hang"), client.begin("slow"), client.begin("crash")]
-    answers = await asyncio.gather(*(client.settle(own_id, since) for own_id in waiting))
+    for tool in ("hang", "slow", "crash"):
+        await client.begin(tool)
+    answers = await client.settle()
     after = await client.call("search", query="owls")
     codes = Counter(answer.code for answer in answers)
     told = ", ".join(f"{code}: {count}" for code, count in codes.items())
@@ -204,6 +204,6 @@ def audited(folder: Path) -> Seen:
 
 
 async def _all(client: Client, tool: str, count: int) -> list[Answer]:
-    since = time.perf_counter()
-    waiting = [client.begin(tool, query="owls") for _ in range(count)]
-    return list(await asyncio.gather(*(client.settle(own_id, since) for own_id in waiting)))
+    for _ in range(count):
+        await client.begin(tool, query="owls")
+    return await client.settle()

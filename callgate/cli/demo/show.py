@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from callgate.cli.demo import scenes
-from callgate.cli.demo.client import GateEnded, gate
+from callgate.cli.demo.client import gate
+from callgate.contract.results import CheckFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +56,8 @@ def demo(
     _make(folder)
     try:
         claims, answers = asyncio.run(play(folder))
-    except GateEnded:
-        typer.echo(f"the gate has ended; it said:\n{_read(folder / 'gate.log')}", err=True)
+    except CheckFailed as failed:
+        typer.echo(f"the gate: {failed}; it said:\n{_read(folder / 'gate.log')}", err=True)
         raise typer.Exit(1) from None
     _print_summary(answers)
     kept = sum(claim.kept for claim in claims)

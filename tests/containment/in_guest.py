@@ -1,6 +1,6 @@
-"""Claims that only User-mode Linux can test here: cgroup v2 with controllers, no landlock.
+"""Claims that only another kernel can test: cgroup v2 with controllers; no landlock, or an old one.
 
-`test_uml.py` boots it and runs these and some of `test_limits.py` there. The process that
+`test_kernels.py` boots it and runs these and some of `test_limits.py` there. The process that
 runs them is alone in a group that is not the root, as under systemd with `Delegate=yes`.
 """
 
@@ -13,6 +13,7 @@ import pytest
 
 from callgate.launcher import LaunchRefused
 from callgate.launcher.host.cgroup_site import SELF
+from callgate.launcher.plan.bwrap import SCOPE_ABI
 from tests.containment.agents import MIB, close, next_id, run, spec
 from tests.containment.capabilities import this_host
 
@@ -88,3 +89,30 @@ except OSError as error:
     assert (stopped.reason, out) == ("exited", b"Read-only file system False 65534\n")
     assert started.effective["namespaces"].status == "enforced"
     assert started.effective["landlock"].status == "absent"
+
+
+async def test_an_old_landlock_is_enough_for_standard(launcher: LocalLauncher) -> None:
+    code = """
+import os
+try:
+    open("/x", "w")
+except OSError as error:
+    print(error.strerror, os.path.exists("/proc/3"), os.getuid())
+"""
+    started = await launcher.launch(spec(code, level="standard"), run_id=next_id())
+    stopped = await started.wait()
+    out = os.read(started.stdout, 100)
+    close(started)
+
+    assert this_host().landlock_abi < SCOPE_ABI
+    assert (stopped.reason, out) == ("exited", b"Read-only file system False 65534\n")
+    assert started.effective["landlock"].status == "enforced"
+
+
+async def test_an_old_landlock_is_too_little_for_strict_which_says_so(
+    launcher: LocalLauncher,
+) -> None:
+    with pytest.raises(LaunchRefused) as refused:
+        await launcher.launch(spec("pass", level="strict"), run_id=next_id())
+
+    assert f"{SCOPE_ABI} is needed" in refused.value.gaps["landlock"]
