@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from callgate import Policy
 from callgate.errors import AuditUnavailable
+from callgate.limits.deadlines import Deadlines
 from callgate.router.flight import Ending
 
 if TYPE_CHECKING:
@@ -82,6 +83,13 @@ def policies() -> st.SearchStrategy[int]:
     return st.integers(0, POLICIES - 1)
 
 
+class InOrder(Deadlines[Any]):
+    """Those due at once in the order in which they asked, and not by where they lie in memory."""
+
+    def due(self, now_ns: int) -> list[Any]:
+        return sorted(super().due(now_ns), key=lambda flight: flight.request_id)
+
+
 class Book:
     """An audit log in memory, whose disk may be full."""
 
@@ -142,8 +150,9 @@ class Call:
 class Owner:
     """Acts as those who own flights do."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, book: Book) -> None:
         self._engine = engine
+        self._book = book
         self.calls: dict[Flight, Call] = {}
         self.entered_now: list[Call] = []
         """From the queue, in their order, since the last look."""
@@ -187,8 +196,9 @@ class Owner:
         flight = call.flight
         if call.state == "lingering":
             call.state = "gone"
-            self._engine.work_ended(flight, answered=ending is not Ending.CRASHED)
-            call.late += ending is not Ending.CRASHED
+            answered = ending is not Ending.CRASHED
+            call.late += answered and not self._book.is_full
+            self._engine.work_ended(flight, answered=answered)
             return
         call.state = "gone"
         if call.kind == "thread":
