@@ -19,7 +19,7 @@ from callgate.errors import AuditUnavailable, StateUnavailable
 from callgate.limits.quota_store import QuotaStore
 from callgate.mounts.held import Holder
 from callgate.mounts.threads import RuntimeMount
-from callgate.router.flight import Flight
+from callgate.router.flight import Ending, Flight
 from tests.limits.helpers import HOUR_NS
 from tests.peers import helpers as wire
 from tests.router.helpers import (
@@ -302,3 +302,41 @@ async def test_a_call_has_its_end_before_its_slots_are_given_to_others(
         go_on.set()
         await refused(asked)
         assert (given_away, ends) != (True, 0)
+
+
+BOUND = """
+version: 1
+agents: {web: {RATE, queue: 9, tools: {a: {concurrency: 1}}}}
+"""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a call that waits under an old policy holds back those under the new; others pass them",
+)
+async def test_after_a_reload_nobody_passes_those_who_wait_for_the_same(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The model's find: the old policy had a rate for the whole agent, the new one has none."""
+    rate = "rate: {limit: 1/minute, burst: 2, on_limit: wait}, timeout: 2m, max_timeout: 5m"
+    router = Router(Policy.parse(BOUND.replace("RATE", rate)), state_dir=tmp_path)
+    router.list_tools("web", ["a", "b"])
+
+    def ask(caller: str, tool: str) -> Flight:
+        lane = router.lane(caller, "web", tool, clock.now_ns)
+        found = router.engine.begin(lane, call(), Bystander(), None, clock.now_ns)
+        assert isinstance(found, Flight)
+        return found
+
+    running = ask("alice", "a")
+    ask("alice", "b")
+    assert ask("alice", "b").queued  # by the agent's rate
+    await router.reload(Policy.parse(BOUND.replace("RATE", "rate: unlimited")))
+    first = ask("bob", "a")
+    assert first.queued  # by the tool's one slot
+    router.engine.finish(running, Ending.COMPLETED)
+
+    second = ask("carol", "a")
+
+    assert (first.queued, second.queued) == (False, True)
