@@ -35,7 +35,7 @@ ENDINGS = (Ending.COMPLETED, Ending.FAILED, Ending.OVERSIZED, Ending.CRASHED)
 TIMEOUT_MS = 5_000
 GRACE_MS = 2_000
 HOLD_MS = 20_000
-QUOTA = 12
+QUOTA = 4
 
 SLOTS = ("unlimited", "unlimited", "1", "2", "3")
 RATES = (
