@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 BENCHMARKS = (
     "inprocess",
     "codec",
+    "wire",
     "memory",
     "deadlines",
     "launch",
@@ -25,6 +26,9 @@ BENCHMARKS = (
     "mounts_agents",
     "stdio",
 )
+
+COMPARABLE = ("inprocess", "wire", "stdio")
+"""Those that can compare two checkouts; see `compare.py`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,11 +38,24 @@ def main(argv: list[str] | None = None) -> int:
     size.add_argument("--quick", action="store_true", help="about half a minute; nothing is kept")
     size.add_argument("--full", action="store_true", help="some minutes; the default")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--against",
+        metavar="DIR",
+        help=f"compare with this checkout, interleaved ({', '.join(COMPARABLE)}); nothing is kept",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     options = parser.parse_args(argv)
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"there is no benchmark {min(unknown)}")
+    if options.against is not None:
+        wanted = options.names or COMPARABLE
+        if set(wanted) - set(COMPARABLE):
+            parser.error(f"checkouts are compared by {', '.join(COMPARABLE)} only")
+        return max(
+            _compare(name, options.against, quick=options.quick, as_json=options.json)
+            for name in wanted
+        )
     results = [_run(name, quick=options.quick) for name in options.names or BENCHMARKS]
     if options.json:
         sys.stdout.buffer.write(orjson.dumps([result.as_dict() for result in results]) + b"\n")
@@ -58,6 +75,13 @@ def _run(name: str, *, quick: bool) -> Result:
     if not done.stdout:
         raise SystemExit(f"benchmarks.{name} ended with {done.returncode} and no result")
     return report.from_json(done.stdout)
+
+
+def _compare(name: str, against: str, *, quick: bool, as_json: bool) -> int:
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--against", against]
+    command.append("--quick" if quick else "--full")
+    command += ["--json"] if as_json else []
+    return subprocess.run(command, check=False).returncode  # noqa: S603  # our own
 
 
 def _keep(new: list[Result]) -> None:

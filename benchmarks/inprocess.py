@@ -3,6 +3,9 @@
 Every contender awaits the same trivial tool with the same arguments, from one task, with
 limits so high that nothing waits or is refused (but for the refused ones). What a user
 builds for each call (a `ToolCall`, a `ToolRequest`) is built inside the clock.
+
+`--against DIR` compares this checkout's contenders with another's, interleaved, in processor time
+(`compare.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import compare as checkouts
 from benchmarks import peers, report
 from benchmarks.byhand import AT_ONCE, CALLS_PER_SECOND, TIMEOUT_S, ByHand, file_logger
 from benchmarks.harness import (
@@ -30,7 +35,7 @@ from benchmarks.tool import ANSWER, ARGUMENTS, lines_a_call, search
 from callgate import Policy, RateLimited, Router, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 BASE = "byhand"
 
@@ -49,6 +54,9 @@ agents:
 PLENTY = f"{CALLS_PER_SECOND}/second"
 SPENT = "1/day"
 """One call spends it, and the run ends long before it refills."""
+
+OWN = ("callgate", "callgate-no-audit", "callgate-refused", "callgate-refused-no-audit")
+"""The contenders that differ between two checkouts."""
 
 TARGETS = (
     Target("full enforcement against by hand", "callgate", BASE, 0.40),
@@ -228,26 +236,38 @@ def contenders(folder: Path) -> list[Contender]:
     ]
 
 
-async def measure(rounds: int) -> Result:
+async def measure(
+    rounds: int,
+    only: Sequence[str] = (),
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+) -> Result:
     """Run the comparison in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="callgate-bench-") as folder:
+        made = contenders(Path(folder))
         return await compare(
             "inprocess",
             "In process: the cost of a guarded call",
-            contenders(Path(folder)),
+            [one for one in made if not only or one.key in {BASE, *only}],
             base=BASE,
             rounds=rounds,
             targets=TARGETS,
+            clock_ns=clock_ns,
         )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run as a script."""
     parser = report.arguments("the cost of a guarded call, in process")
-    parser.add_argument("--rounds", type=int)
+    checkouts.add_arguments(parser)
+    parser.add_argument("--processor-time", action="store_true", help="and not the clock on a wall")
     options = parser.parse_args(argv)
+    if options.against is not None:
+        options.only = options.only or ",".join(OWN)
+        return checkouts.run("inprocess", options, more=("--processor-time",))
+    only = [key for key in options.only.split(",") if key]
+    clock_ns = time.process_time_ns if options.processor_time else time.perf_counter_ns
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS)
-    return report.emit(asyncio.run(measure(rounds)), as_json=options.json)
+    return report.emit(asyncio.run(measure(rounds, only, clock_ns)), as_json=options.json)
 
 
 if __name__ == "__main__":

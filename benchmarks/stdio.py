@@ -9,11 +9,12 @@ for a slice runs in every fourth round only.
 Client and server run on a processor each (`placement.py`). Shares are calls a second against
 the bare server's. Memory is what stands in front of the
 server, all processes, without the server. A start is timed from the spawn to the answer of the
-first call, in rounds of their own.
+first call, in rounds of their own. `--against DIR` compares two checkouts (`stdio_against.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
 import sys
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 import orjson
 import psutil
 
+from benchmarks import compare as checkouts
 from benchmarks import report
 from benchmarks.harness import Absent, Line, Progress, Result, Spread, Verdict, machine
 from benchmarks.placement import apart
@@ -43,6 +45,7 @@ SLOW_MS = 250.0
 SLOW_EVERY = 4
 BASE = "direct"
 GATE = "callgate"
+PUMP = "pump"
 MIB = 1024 * 1024
 
 
@@ -53,17 +56,21 @@ class Workload:
     title: str
     frame_bytes: int
     window: int
-    share: float
-    """Of the bare server's rate, at least."""
+    share: float | None
+    """Of the bare server's rate, at least; None where nothing is promised yet."""
+    is_mixed: bool = False
+    """Whether it is the mix of tools and sizes (`mix.py`), and not one tool with one size."""
 
 
 WORKLOADS = (
     Workload("window 1", 200, 1, 0.50),
     Workload("window 16", 200, 16, 0.40),
     Workload("window 64", 200, 64, 0.30),
+    Workload("mixed tools, window 64", 0, 64, None, is_mixed=True),
     Workload("100 KB, window 16", 100_000, 16, 0.70),
 )
 REAL_WORKLOADS = WORKLOADS[:2]
+"""Their server has no tools but two."""
 BUSIEST = WORKLOADS[2]
 AGAINST_FASTMCP = 100.0
 START_MS = 300.0
@@ -103,7 +110,10 @@ class Running:
 
     def slice(self, workload: Workload, count: int) -> Burst:
         """A burst whose answers are right."""
-        frames = self.calls.make(self.tools["echo"], workload.frame_bytes, count)
+        if workload.is_mixed:
+            frames = self.calls.mix(self.tools, count)
+        else:
+            frames = self.calls.make(self.tools["echo"], workload.frame_bytes, count)
         with patience():
             burst = self.link.burst(frames, workload.window)
         check(frames, burst.answers)
@@ -207,15 +217,33 @@ def lines(contenders: Sequence[Running], size: Size) -> Iterator[Line]:
             )
 
 
-def verdict_share(gate: Running, base: Running, workload: Workload) -> Verdict:
-    """The gate's share of the bare server's rate."""
-    share = Spread.of([1 / ratio for ratio in ratios(gate, base, workload)])
-    return Verdict(
-        f"callgate run, {workload.title}: share of direct",
-        f"{share.median:.3f} ({share.low:.3f} to {share.high:.3f})",
-        f"≥ {workload.share:.2f}",
-        share.median >= workload.share,
-    )
+def share_of(mine: Running, base: Running, workload: Workload) -> Spread:
+    """What is left of the rate of `base`."""
+    return Spread.of([1 / ratio for ratio in ratios(mine, base, workload)])
+
+
+def judge_shares(result: Result, gate: Running, base: Running, pump: Running | None) -> None:
+    """The gate's share of the bare server's rate, and of what a Python in between leaves of it."""
+    for workload in WORKLOADS:
+        share = share_of(gate, base, workload)
+        title = f"callgate run, {workload.title}: share of direct"
+        if workload.share is None:
+            result.facts[title] = shown(share)
+        else:
+            required = f"≥ {workload.share:.2f}"
+            verdict = Verdict(title, shown(share), required, share.median >= workload.share)
+            result.verdicts.append(verdict)
+        if pump is not None:
+            bytes_only = share_of(pump, base, workload)
+            title = f"{pump.title}, {workload.title}: share of direct"
+            result.facts[title] = shown(bytes_only)
+            title = f"callgate run, {workload.title}: share of the byte pump"
+            result.facts[title] = shown(share_of(gate, pump, workload))
+
+
+def shown(spread: Spread) -> str:
+    """A share in words."""
+    return f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f})"
 
 
 def verdict_fastmcp(gate: Running, fastmcp: Running) -> Verdict:
@@ -248,7 +276,7 @@ def measure_rates(result: Result, place: Place, size: Size, only: Sequence[str])
             for workload in WORKLOADS:
                 run_workload(contenders, workload, size.rounds)
         result.lines = list(lines(contenders, size))
-        result.verdicts += [verdict_share(gate, base, workload) for workload in WORKLOADS]
+        judge_shares(result, gate, base, found.get(PUMP))
         if "fastmcp" in found:
             result.verdicts.append(verdict_fastmcp(gate, found["fastmcp"]))
         for one in contenders:
@@ -368,13 +396,19 @@ def main(argv: list[str] | None = None) -> int:
         help=f"where other proxies are, separated by `{os.pathsep}` (or BENCH_PEERS); "
         "python -m benchmarks.stdio_peers DIR installs them",
     )
-    keys = ",".join(peer.key for peer in PEERS)
-    parser.add_argument("--only", default="", metavar="KEYS", help=f"contenders, of {keys}")
+    checkouts.add_arguments(parser)
     options = parser.parse_args(argv)
+    if options.against is not None:
+        from benchmarks import stdio_against  # noqa: PLC0415  # which imports this module
+
+        return stdio_against.run(options)
     peers = tuple(Path(each) for each in options.peers.split(os.pathsep) if each)
     only = [each for each in options.only.split(",") if each]
     with tempfile.TemporaryDirectory(prefix="callgate-bench-") as folder:
-        result = measure(QUICK if options.quick else FULL, Place(Path(folder), peers), only)
+        size = QUICK if options.quick else FULL
+        if options.rounds:
+            size = dataclasses.replace(size, rounds=options.rounds)
+        result = measure(size, Place(Path(folder), peers), only)
     return report.emit(result, as_json=options.json)
 
 

@@ -4,8 +4,8 @@ It reads whole reads, decodes every message with orjson, builds its answer, enco
 orjson, and writes all answers of a read at once. A server that does less would not be one:
 it would not know what it was asked.
 
-Two tools: `echo` gives its text back; `pid` says which process this is, so that its memory is
-not counted as that of what stands in front of it.
+`echo` and the twelve tools of the mixed workload give their text back; `pid` says which process
+this is, so that its memory is not counted as that of what stands in front of it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,34 @@ import orjson
 READ_BYTES = 64 * 1024
 """What a pipe holds. Beyond 200 KB each read would cost ten times as much: a new mapping."""
 NEWEST = "2025-06-18"
+MIXED = (
+    "read_file",
+    "write_file",
+    "list_directory",
+    "search_code",
+    "grep",
+    "run_tests",
+    "git_diff",
+    "git_commit",
+    "fetch_page",
+    "query",
+    "create_issue_comment",
+    "ls",
+)
+"""The tools of the mixed workload: each echoes, under a name of its own."""
 TOOLS = [
-    {
-        "name": "echo",
-        "description": "Give a text back.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"text": {"type": "string"}},
-            "required": ["text"],
-        },
-    },
+    *(
+        {
+            "name": name,
+            "description": "Give a text back.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}},
+                "required": ["text"],
+            },
+        }
+        for name in ("echo", *MIXED)
+    ),
     {
         "name": "pid",
         "description": "Say which process this is.",
@@ -38,7 +56,7 @@ TOOLS = [
 
 def call(params: dict[str, Any]) -> dict[str, Any]:
     """The result of a tool call."""
-    text = params["arguments"]["text"] if params["name"] == "echo" else str(os.getpid())
+    text = str(os.getpid()) if params["name"] == "pid" else params["arguments"]["text"]
     return {"content": [{"type": "text", "text": text}]}
 
 

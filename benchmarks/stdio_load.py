@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from benchmarks.mix import mixed
+from benchmarks.stdio_echo import MIXED
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
 READ_BYTES = 64 * 1024
@@ -36,6 +39,9 @@ GOODBYE_S = 10
 FIRST_ID = 1_000_000_000
 """Ids have one width, so frames of one size stay of one size."""
 ID = re.compile(rb'"id": ?(\d{10})\b')
+HEAD = b'{"jsonrpc":"2.0","id":'
+MIDDLE = b',"method":"tools/call","params":{"name":"%b","arguments":{"text":"'
+TAIL = b'"}}}\n'
 
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
@@ -84,16 +90,22 @@ class Calls:
 
     def make(self, tool: str, size: int, count: int) -> list[bytes]:
         """`count` calls of `size` bytes each, newline included."""
-        head = b'{"jsonrpc":"2.0","id":'
-        middle = b',"method":"tools/call","params":{"name":"%b","arguments":{"text":"' % (
-            tool.encode()
-        )
-        tail = b'"}}}\n'
-        text = b"x" * (size - len(head) - 10 - len(middle) - len(tail))
+        middle = MIDDLE % tool.encode()
+        text = b"x" * (size - len(HEAD) - 10 - len(middle) - len(TAIL))
         first = self._last_id + 1
         self._last_id += count
-        rest = middle + text + tail
-        return [b"%b%d%b" % (head, number, rest) for number in range(first, first + count)]
+        rest = middle + text + TAIL
+        return [b"%b%d%b" % (HEAD, number, rest) for number in range(first, first + count)]
+
+    def mix(self, tools: Mapping[str, str], count: int) -> list[bytes]:
+        """`count` calls of the mix, by the names under which its tools are called here."""
+        frames = []
+        for tool, size in mixed(count):
+            self._last_id += 1
+            text = b"x" * (size - len(b'{"text":""}'))
+            middle = MIDDLE % tools[tool].encode()
+            frames.append(b"%b%d%b%b%b" % (HEAD, self._last_id, middle, text, TAIL))
+        return frames
 
     def request(self, method: str, params: dict[str, Any]) -> bytes:
         """One request."""
@@ -182,7 +194,7 @@ class Pipes:
     def burst(self, frames: Sequence[bytes], window: int) -> Burst:
         if window == 1:
             return self._one_by_one(frames)
-        if len(frames[0]) * window <= SAFE_BYTES:
+        if max(map(len, frames)) * window <= SAFE_BYTES:
             return self._pipelined(frames, window)
         return self._polled(frames, window)
 
@@ -242,8 +254,8 @@ class Pipes:
             while done < total:
                 while view or (sent < total and sent - done < window):
                     if not view:
-                        view = memoryview(frames[sent])
-                        sent += 1
+                        first, sent = sent, _fitting(frames, sent, done + window)
+                        view = memoryview(b"".join(frames[first:sent]))
                     try:
                         view = view[os.write(write_fd, view) :]
                     except BlockingIOError:
@@ -263,6 +275,15 @@ class Pipes:
         if not data:
             raise Broken("it ended")
         return data
+
+
+def _fitting(frames: Sequence[bytes], start: int, end: int) -> int:
+    """Up to where frames go out in one write: at least one of them, at most `SAFE_BYTES`."""
+    size, at = len(frames[start]), start + 1
+    while at < min(end, len(frames)) and size + len(frames[at]) <= SAFE_BYTES:
+        size += len(frames[at])
+        at += 1
+    return at
 
 
 class Http:
@@ -420,13 +441,13 @@ def shake_hands(link: Link, calls: Calls) -> dict[str, str]:
         raise Broken("it refused the session")
     link.tell(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
     listed = link.ask(calls.request("tools/list", {}))["result"]["tools"]
-    names = {
-        known: tool["name"]
-        for known in ("echo", "pid")
-        for tool in listed
-        if tool["name"].endswith(known)  # some put the server's name before it
-    }
-    if len(names) != 2:
+    offered = [tool["name"] for tool in listed]
+    names: dict[str, str] = {}
+    for known in ("echo", "pid", *MIXED):
+        found = [name for name in offered if name.endswith(known)]
+        if found:
+            names[known] = min(found, key=len)  # some put the server's name before it
+    if not {"echo", "pid"} <= set(names):
         raise Broken("it does not offer the server's tools")
     return names
 

@@ -519,6 +519,32 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "work.contract",
+        "whoever does a call's work, it has one end, one answer and one terminal record, and every "
+        "slot comes back",
+        ("core: deadline and cancel", "design: The life of a call"),
+        (
+            "tests/work_contract/test_work_contract.py::test_a_call_is_answered",
+            "tests/work_contract/test_work_contract.py::test_a_refused_call_is_told_so_and_its_work_never_begins",
+            "tests/work_contract/test_work_contract.py::test_a_call_is_cancelled_while_it_waits",
+            "tests/work_contract/test_work_contract.py::test_a_call_is_cancelled_while_it_runs",
+            "tests/work_contract/test_work_contract.py::test_a_call_times_out_and_its_work_is_told_to_stop",
+            "tests/work_contract/test_work_contract.py::test_a_late_answer_is_counted_once_and_delivered_to_nobody",
+            "tests/work_contract/test_work_contract.py::test_work_that_ignores_its_stop_keeps_its_slots_for_the_grace",
+            "tests/work_contract/test_work_contract.py::test_the_end_of_the_router_ends_what_runs_and_what_waits",
+        ),
+    ),
+    Requirement(
+        "engine.model",
+        "in any order of calls, ends, cancels, reloads, failing records and time slots are held by "
+        "those who run, no rate or quota is passed, the queue is fair, nothing is left",
+        ("core: limits", "design: Limits", "design: Queueing"),
+        (
+            "tests/router/test_engine_model.py::test_the_engine_agrees_with_its_model_after_every_step",
+            "tests/router/test_known_faults.py::test_no_way_in_waits_longer_for_a_quota_than_the_call_may_take",
+        ),
+    ),
+    Requirement(
         "cancel.storm",
         "slots and queues are conserved under 100,000 random cancels, with one outcome a call",
         ("core: must reach 2", "figures: reliability 3"),
@@ -1828,7 +1854,7 @@ GATE: Final = (
         "bench.stdio",
         "shares of the direct rate, start-up and memory of `run`, against proxies of others",
         ("gate: must reach 1", "gate: benchmarks", "figures: performance"),
-        ("measured: benchmarks/stdio.py",),
+        ("measured: benchmarks/stdio.py", "measured: benchmarks/wire.py"),
     ),
     Requirement(
         "gate.lean",
