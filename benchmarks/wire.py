@@ -31,14 +31,16 @@ from benchmarks.harness import FULL_ROUNDS, QUICK_ROUNDS, Contender, Ready, Resu
 from benchmarks.mix import PERIOD, mixed
 from benchmarks.tool import lines_a_call
 from callgate import Policy, Router
+from callgate.peers import mcp_caller
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
-from callgate.peers.mcp_caller import McpCaller
 from callgate.peers.outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+CLIENT_PEER = vars(mcp_caller).get("McpClientPeer") or vars(mcp_caller)["McpCaller"]
+"""The same class in checkouts from before and after it was renamed."""
 READS = (1, 4, 16, 64)
 """Frames that one read brings."""
 MIX = "mix"
@@ -100,7 +102,7 @@ class Gate:
         spec = router.policy.gate("web")
         wire = self.hub.wire
         self.agent = McpAgent(self.hub, spec, Outbox(wire, self.to_agent), self._trouble)
-        self.caller = McpCaller(self.hub, self.agent, Outbox(wire, self.to_client), "client")
+        self.caller = CLIENT_PEER(self.hub, self.agent, Outbox(wire, self.to_client), "client")
         self.last_id = 0
         """The newest id of the gate towards the agent."""
 

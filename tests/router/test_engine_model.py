@@ -141,7 +141,7 @@ class EngineModel(RuleBasedStateMachine):
                 self.book.of[call.flight.request_id].clear()
                 for rate in call.flight.lane.rates:
                     self.rates[id(rate)].at_ns.pop()
-        self.engine.let_in(self.now_ns)
+        self.engine.admit_waiting(self.now_ns)
         self.look_at_entries()
 
     @precondition(lambda self: self.those("running", "stopping", "given up", "lingering"))
@@ -252,7 +252,7 @@ class EngineModel(RuleBasedStateMachine):
     @invariant()
     def nobody_runs_or_waits_beyond_its_deadline(self) -> None:
         for call in self.those("queued", "running"):
-            assert self.woken_ns < call.flight.enforced_ns + 2 * FINE_NS
+            assert self.woken_ns < call.flight.deadline_ns + 2 * FINE_NS
 
     @invariant()
     def no_quota_is_overspent(self) -> None:

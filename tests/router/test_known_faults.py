@@ -16,10 +16,10 @@ import pytest
 
 from callgate import Policy, Router
 from callgate.errors import AuditUnavailable, StateUnavailable
-from callgate.limits.quota_store import QuotaStore
-from callgate.mounts.held import Holder
+from callgate.mounts.hook_calls import HookCalls
 from callgate.mounts.threads import RuntimeMount
 from callgate.router.flight import Ending, Flight
+from callgate.stores.sqlite import QuotaStore
 from tests.limits.helpers import HOUR_NS
 from tests.peers import helpers as wire
 from tests.router.helpers import (
@@ -122,7 +122,7 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
 async def _asked(way: str, router: Router) -> str:
     """The code of what a call by one way in ends with."""
     if way == "hooks":
-        holder: Holder[str] = Holder(RuntimeMount(router, "web"), 10)
+        holder: HookCalls[str] = HookCalls(RuntimeMount(router, "web"), 10)
         error = await holder.enter("a", "echo", {}, None)
         return "ok" if error is None else error.code
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from callgate import CallgateError, Router, ToolCall
 from callgate.limits.deadlines import FINE_NS
-from callgate.mounts.held import Holder
+from callgate.mounts.hook_calls import HookCalls
 from callgate.mounts.threads import RuntimeMount
 from callgate.router.flight import Ending
 from tests.peers import helpers as wire
@@ -303,7 +303,7 @@ class Hooked(Worker):
     def __init__(self, made: Policy, tmp_path: Path, clock: Clock) -> None:
         super().__init__(made, tmp_path, clock, batched=False)
         self.router.list_tools("web", ["work"])
-        self._holder: Holder[str] = Holder(RuntimeMount(self.router, "web"), HOLD_MS / 1000)
+        self._holder: HookCalls[str] = HookCalls(RuntimeMount(self.router, "web"), HOLD_MS / 1000)
         self._tasks: dict[str, asyncio.Task[CallgateError | None]] = {}
 
     async def ask(self, name: str, *, stubborn: bool = False) -> None:
