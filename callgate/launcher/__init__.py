@@ -14,14 +14,14 @@
 - `run.wait()` returns when no process of the run is left. `run.effective` says for each
   feature whether it is enforced, degraded or absent, and why.
 - A run that the kernel ended for want of memory is `paused`: `launch(..., resume=run)` goes
-  on in its workspace, `run.discard()` gives it up. `restart.Restarts` decides when.
+  on in its workspace, `run.discard()` gives it up. The gate decides when.
 - `find_launcher(name)` finds another launcher by its entry point; see `protocol`. `Launchers()`
   does so for each spec, by its `launcher`.
 
 The layers: a *warden* for every run; a control group and `bwrap` for those that are contained.
 The rooms, by the process that runs their code: `plan` decides what is done, as data; `host`
 asks this host; `local` does it, in callgate's own process; `warden` is what runs outside of it.
-Beside them: `protocol` and `plugins`, which launcher it is; `capture`, `history`, `restart` and
+Beside them: `protocol` and `plugins`, which launcher it is; `capture`, `history` and
 `limit_message`, for whoever keeps a run; `doctor`, which proves what a host can enforce.
 """
 
