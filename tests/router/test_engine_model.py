@@ -179,6 +179,10 @@ class EngineModel(RuleBasedStateMachine):
         call = data.draw(st.sampled_from(self.those("queued")))
         call.flight.waiter = Gone()  # type: ignore[assignment]  # as much of it as is asked
         self.owner.end(data.draw(st.sampled_from(self.those("running"))), Ending.COMPLETED)
+        mine = call.flight.lane.caller.name  # whose turn it was, though nobody took it
+        self.passed_by = {
+            key: {} if key[0] == mine else seen for key, seen in self.passed_by.items()
+        }
         self.engine.abandon(call.flight)
         call.state = "refused"
         self.look_at_entries()
