@@ -28,6 +28,7 @@ PURE = frozenset(
         "contract/results",
         "gate/restart",
         "launcher/host/causes",
+        "launcher/host/syscalls",
         "launcher/limit_message",
         "launcher/local/limit_check",
         "launcher/plan/__init__",

@@ -117,9 +117,10 @@ def filters(_host: Host, _known: NamespaceFacts) -> _Answer:
     """Make the filter of sandboxes, load it, and see it refuse."""
     try:
         program = seccomp.program()
+    except seccomp.NotInstalled as error:
+        return "absent", str(error), _install("libseccomp2")
     except seccomp.Unavailable as error:
-        fix = f"{_install('libseccomp2')}; pip install 'callgate[sandbox]'"
-        return "absent", str(error), fix
+        return "absent", str(error), "use Linux 4.14 or newer on x86_64 or aarch64"
     return _done(trial.act("seccomp", stdin=program), "use a kernel with CONFIG_SECCOMP_FILTER")
 
 

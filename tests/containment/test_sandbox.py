@@ -289,32 +289,6 @@ except OSError as error:
     assert said.out == "20 No space left on device\n"
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        "libc.ptrace(0, 0, None, None)",
-        "libc.mount(b'x', b'/tmp', b'tmpfs', 0, None)",
-        "libc.unshare(0x10000000)",
-        "libc.syscall(321, 0, None, 0)",  # bpf
-        "libc.syscall(250, 0, 0, 0, 0)",  # keyctl
-        "libc.socket(40, 1, 0)",  # vsock
-        "libc.ioctl(0, 0x5412, b'x')",  # TIOCSTI
-        "libc.ioctl(0, 0x7700005412, b'x')",  # the same with bits above that the kernel ignores
-    ],
-)
-async def test_a_filter_refuses_what_no_agent_needs(launcher: LocalLauncher, act: str) -> None:
-    if os.uname().machine != "x86_64":
-        pytest.skip("the numbers of system calls are x86_64's")
-    code = (
-        "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.ioctl.argtypes = "
-        "[ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p]\n"
-        f"print({act}, errno.errorcode[ctypes.get_errno()])"
-    )
-    said = await run(launcher, spec(code, level="network"))
-
-    assert said.out == "-1 EPERM\n"
-
-
 @pytest.mark.parametrize("level", SANDBOXED)
 async def test_a_child_runs_under_a_filter_and_without_any_capability(
     launcher: LocalLauncher, level: Level

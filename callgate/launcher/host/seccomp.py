@@ -1,100 +1,163 @@
-"""System calls that no agent needs, as a filter that bwrap loads.
+"""The filter of system calls that bwrap loads: a list of permissions, `syscalls.py`.
 
-A list of refusals, not of permissions: agents are interpreters with whole ecosystems below
-them, and a list of permissions breaks with each new libc. What is refused reaches into the
-kernel (modules, bpf, perf, keyrings), into other processes (ptrace and the like), around
-the mounts and namespaces that the sandbox is made of, around the network namespace (vsock
-has none), or types into a terminal as if it were the user (TIOCSTI).
+What is not on the list fails with EPERM. What is newer than the list fails with ENOSYS, so
+that libc does what it does on an older kernel. Programs of another architecture (32 bits) are
+killed. No argument is compared in bits that the kernel does not look at.
 
-libseccomp compiles it, through pyseccomp; the program is exported once in a process.
+libseccomp compiles the list; a few instructions of our own go before it, for what libseccomp
+cannot say: "all numbers above this one", and "all requests but these two". They only refuse,
+so they cannot open what libseccomp closes. The program is made once in a process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import struct
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-REFUSED: Final = (
-    # Into the kernel.
-    *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
-    *("bpf", "perf_event_open", "syslog", "acct", "swapon", "swapoff", "quotactl", "quotactl_fd"),
-    *("add_key", "request_key", "keyctl", "lookup_dcookie", "userfaultfd", "vmsplice"),
-    *("iopl", "ioperm", "modify_ldt", "uselib", "nfsservctl", "_sysctl"),
-    *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname"),
-    # Into other processes.
-    *("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp"),
-    *("pidfd_getfd", "move_pages", "migrate_pages", "mbind", "set_mempolicy"),
-    # Around the sandbox.
-    *("mount", "umount", "umount2", "pivot_root", "chroot", "unshare", "setns"),
-    *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"),
-    *("open_by_handle_at", "name_to_handle_at", "fanotify_init"),
-)
-MISSING: Final = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
-"""Answered as if the kernel were older: a filter cannot look into clone3's arguments, nor
-into io_uring's queue, and libc and libuv go on without them."""
+from callgate.launcher.host import syscalls
 
-NAMESPACE_FLAGS: Final = (
-    0x0002_0000,  # mount
-    0x0200_0000,  # cgroup
-    0x0400_0000,  # uts
-    0x0800_0000,  # ipc
-    0x1000_0000,  # user
-    0x2000_0000,  # pid
-    0x4000_0000,  # net
-)
-TERMINAL_IOCTLS: Final = (
-    0x5412,  # TIOCSTI
-    0x541C,  # TIOCLINUX
-)
-FAMILIES: Final = (1, 2, 10, 16)
-"""Sockets that exist: unix, inet, inet6, netlink (libc lists addresses with it)."""
-_HIGHEST_FAMILY: Final = 45
-"""AF_MCTP, the newest; the kernel itself refuses what is above."""
-_IOCTL_MASK: Final = 0xFFFF_FFFF
-"""The kernel looks at 32 bits of the request, so a filter must not look at more."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from callgate.launcher.host.syscalls import Comparison
+
+LIBRARY: Final = "libseccomp.so.2"
+"""By the name that the loader knows: `ctypes.util.find_library` starts processes."""
+
+ALLOW: Final = 0x7FFF_0000
+KILL_PROCESS: Final = 0x8000_0000
+_ERRNO: Final = 0x0005_0000
+REFUSE: Final = _ERRNO | errno.EPERM
+AS_IF_MISSING: Final = _ERRNO | errno.ENOSYS
+
+_BAD_ARCHITECTURE: Final = 2
+_OPTIMIZE: Final = 8
+_BINARY_TREE: Final = 2
+_MASKED_EQUAL: Final = 7
+
+_LOAD, _IF_EQUAL, _IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
+_NUMBER_AT: Final = 0
+_SECOND_ARGUMENT_AT: Final = 24
+"""Its low half, for both architectures are little-endian."""
+
+Rule = tuple[int, int, tuple["Comparison", ...]]
+"""What to do, with which call, if all comparisons hold."""
 
 
 class Unavailable(Exception):  # a capability's state
-    """There is no filter on this host; the text says what is missing."""
+    """Raised by `program` where there is no filter on this host; the text says why."""
+
+
+class NotInstalled(Unavailable):
+    """Raised by `program` where libseccomp is what is missing."""
+
+
+class _Argument(ctypes.Structure):
+    """`struct scmp_arg_cmp`."""
+
+    _fields_ = (
+        ("index", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("mask", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+    )
 
 
 @cache
 def program() -> bytes:
     """Return the filter as BPF; raises `Unavailable`."""
+    library = load()
+    return before(_number(library, "ioctl")) + export(library, rules(library))
+
+
+def load() -> Any:
+    """Return libseccomp with the types of what we call; raises `NotInstalled`."""
     try:
-        # An extra, without types; it loads a library.
-        import pyseccomp  # type: ignore[import-untyped]  # noqa: PLC0415
-    except (ImportError, OSError, RuntimeError) as error:
-        raise Unavailable(f"pyseccomp or libseccomp cannot be loaded ({error})") from None
-    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-    refuse = pyseccomp.ERRNO(errno.EPERM)
-    for name in REFUSED:
-        _rule(rules, refuse, name)
-    for name in MISSING:
-        _rule(rules, pyseccomp.ERRNO(errno.ENOSYS), name)
-    for flag in NAMESPACE_FLAGS:
-        _rule(rules, refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    for request in TERMINAL_IOCTLS:
-        low = pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _IOCTL_MASK, request)
-        _rule(rules, refuse, "ioctl", low)
-    for family in range(_HIGHEST_FAMILY + 1):
-        if family not in FAMILIES:
-            _rule(rules, refuse, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
-    return _exported(rules)
+        library: Any = ctypes.CDLL(LIBRARY)
+        library.seccomp_init.restype = ctypes.c_void_p
+        library.seccomp_init.argtypes = (ctypes.c_uint32,)
+        library.seccomp_release.restype = None
+        library.seccomp_release.argtypes = (ctypes.c_void_p,)
+        library.seccomp_arch_native.restype = ctypes.c_uint32
+        library.seccomp_attr_set.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)
+        library.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
+        library.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
+        library.seccomp_rule_add_array.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint),
+            ctypes.POINTER(_Argument),
+        )
+    except (OSError, AttributeError) as error:
+        raise NotInstalled(f"libseccomp cannot be loaded ({error})") from None
+    return library
 
 
-def _rule(rules: Any, action: int, name: str, *args: Any) -> None:
-    """A name that libseccomp does not know would leave a hole, so there is no filter then."""
+def rules(library: Any) -> Iterator[Rule]:
+    """Yield the rules for this machine; raises `Unavailable` where no list has been written."""
+    unassigned = syscalls.UNASSIGNED.get(library.seccomp_arch_native())
+    if unassigned is None:
+        raise Unavailable(f"there is no list of system calls for {os.uname().machine}")
+    yield from ((ALLOW, _number(library, name), ()) for name in syscalls.ALLOWED)
+    yield from ((ALLOW, _number(library, name), given) for name, given in syscalls.ALLOWED_IF)
+    yield from ((AS_IF_MISSING, _number(library, name), ()) for name in syscalls.MISSING)
+    yield from ((AS_IF_MISSING, number, ()) for each in unassigned for number in each)
+
+
+def _number(library: Any, name: str) -> int:
+    """Return a call's number; -1 is unknown, and less than that is not on this architecture."""
+    known = syscalls.NUMBERS.get(name)
+    return int(library.seccomp_syscall_resolve_name(name.encode())) if known is None else known
+
+
+def export(library: Any, rules: Iterable[Rule]) -> bytes:
+    """Return the program of these rules; raises `Unavailable` unless it takes each."""
+    context = library.seccomp_init(REFUSE)
     try:
-        rules.add_rule(action, name, *args)
-    except OSError as error:
-        raise Unavailable(f"libseccomp does not take a rule for {name} ({error})") from None
+        failed = library.seccomp_attr_set(context, _BAD_ARCHITECTURE, KILL_PROCESS)
+        _check(failed, "an action for other architectures")
+        # The kernel runs the program for every number as it loads it, and for every call whose
+        # arguments are compared. A libseccomp before 2.5 can make a chain only.
+        library.seccomp_attr_set(context, _OPTIMIZE, _BINARY_TREE)
+        for action, number, comparisons in rules:
+            if number == -1:
+                continue  # it stays refused
+            wanted = [_Argument(at, _MASKED_EQUAL, mask, value) for at, mask, value in comparisons]
+            given = (_Argument * len(wanted))(*wanted)
+            failed = library.seccomp_rule_add_array(context, action, number, len(wanted), given)
+            _check(failed, f"a rule for call {number}")
+        with os.fdopen(os.memfd_create("seccomp"), "r+b") as file:
+            _check(library.seccomp_export_bpf(context, file.fileno()), "the program")
+            file.seek(0)
+            return file.read()
+    finally:
+        library.seccomp_release(context)
 
 
-def _exported(rules: Any) -> bytes:
-    with os.fdopen(os.memfd_create("seccomp"), "r+b") as file:
-        rules.export_bpf(file)
-        file.seek(0)
-        return file.read()
+def _check(code: int, what: str) -> None:
+    if code < 0:
+        raise Unavailable(f"libseccomp does not take {what} ({os.strerror(-code)})")
+
+
+def before(ioctl: int) -> bytes:
+    """Return the instructions of our own; each that does not return goes on to the next.
+
+    They look at no architecture: the list does, and to refuse too much of one that will be
+    killed harms nobody.
+    """
+    types_in, pastes = syscalls.TERMINAL_IOCTLS
+    return b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (_LOAD, 0, 0, _NUMBER_AT),
+            (_IF_GREATER, 0, 1, syscalls.NEWEST),
+            (_RETURN, 0, 0, AS_IF_MISSING),
+            (_IF_EQUAL, 0, 4, ioctl),
+            (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
+            (_IF_EQUAL, 1, 0, types_in),
+            (_IF_EQUAL, 0, 1, pastes),
+            (_RETURN, 0, 0, REFUSE),
+        )
+    )
