@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from callgate.launcher import survey
+from callgate.launcher.host import survey
 from tests.compat.through import install_npm
 from tests.compat.walls.client import exchange
 
