@@ -664,6 +664,18 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "audit.places",
+        "directories and files of the audit are ours alone, regular, and never waited for",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_unsafe_places.py::test_a_start_leaves_a_writer_alone_whose_files_are_not_ours",
+            "tests/audit/test_unsafe_places.py::test_a_directory_that_others_may_write_to_is_refused_and_told",
+            "tests/audit/test_unsafe_places.py::test_verify_finds_what_is_no_segment_and_does_not_wait_for_it",
+            "tests/audit/test_unsafe_places.py::test_whatever_the_umask_only_we_can_look_inside",
+            "tests/test_files.py::test_a_file_is_replaced_whole",
+        ),
+    ),
+    Requirement(
         "audit.kill",
         "after kill -9 every answered call has its end, and after a restart every admitted call"
         " exactly one",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from callgate.audit.events import Event
-from callgate.audit.files import DIRECTORY_MODE, load_key
+from callgate.audit.files import load_key
 from callgate.audit.recovery import adopt
 from callgate.audit.retention import enforce
 from callgate.audit.sinks import Pump, Sink, built_in_sinks, close_pumps
@@ -105,7 +105,6 @@ class AuditLog:
     ) -> AuditLog:
         """Recover what other processes left, and begin to write. Blocks; raises `OSError`."""
         root = Path(spec.path)
-        root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         key = load_key(root)
         adopted = adopt(root, policy=policy, clock=clock)
         writer = adopted.writer

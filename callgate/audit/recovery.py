@@ -11,6 +11,7 @@ left untouched as evidence, never written to again, and reported in the new proc
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +22,6 @@ from callgate.audit.chain import GENESIS, Chain, expected_hash, stated_hash
 from callgate.audit.events import ADMITTED, TERMINAL, Event, decode_record
 from callgate.audit.files import (
     Lock,
-    has_whole_line,
     last_line,
     lines,
     new_writer,
@@ -31,6 +31,7 @@ from callgate.audit.files import (
 )
 from callgate.audit.head import HeadState, read_head
 from callgate.audit.writer import Writer
+from callgate.files import UnsafePath, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ _CHUNK_LINES = 256
 
 
 class BrokenChain(Exception):
-    """The writer's files cannot be the work of a crash."""
+    """Raised when a writer's files cannot be the work of a crash."""
 
 
 class Line(msgspec.Struct, gc=False):
@@ -91,8 +92,11 @@ def inspect(directory: Path) -> Place:
     """Where the log of an unlocked writer ends; raises `BrokenChain`."""
     head = read_head(directory)
     numbers = segments(directory)
-    if numbers and not has_whole_line(segment_path(directory, numbers[-1])):
+    if numbers and not _has_header(segment_path(directory, numbers[-1])):
         numbers.pop()  # died before its first line was whole; it will be begun again
+    if numbers:
+        # Whoever may go on in it must be able to open it; to read it is less.
+        os.close(open_file(segment_path(directory, numbers[-1]), os.O_WRONLY))
     if head is None:
         if numbers:
             raise BrokenChain("HEAD is missing or damaged")
@@ -104,6 +108,10 @@ def inspect(directory: Path) -> Place:
     if head.clean and not head.open_calls:
         return _clean_place(directory, numbers[-1], head)
     return _scanned_place(directory, numbers, head)
+
+
+def _has_header(file: Path) -> bool:
+    return next(lines(file), b"").endswith(b"\n")
 
 
 def _clean_place(directory: Path, number: int, head: HeadState) -> Place:
@@ -188,7 +196,7 @@ class Adopted(NamedTuple):
     recovered: int
     """Writers that a dead process had left open."""
     broken: tuple[str, ...]
-    """Writers that were left untouched: their files cannot be the work of a crash."""
+    """Writers that were left untouched: no crash explains their files, or others may change them."""
 
 
 def adopt(root: Path, *, policy: str, clock: Callable[[], int]) -> Adopted:
@@ -204,7 +212,7 @@ def adopt(root: Path, *, policy: str, clock: Callable[[], int]) -> Adopted:
         with suppress(OSError):
             try:
                 writer, clean = _revive(directory, wanted=mine is None, policy=policy, clock=clock)
-            except (BrokenChain, msgspec.DecodeError):
+            except (BrokenChain, UnsafePath, msgspec.DecodeError):
                 broken.append(directory.name)
                 continue
             if writer is None:

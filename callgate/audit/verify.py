@@ -21,13 +21,14 @@ from callgate.audit.chain import GENESIS, MAX_LINE_BYTES, expected_hash, stated_
 from callgate.audit.events import ADMITTED, SEVERITY, TERMINAL, Record, decode_record
 from callgate.audit.files import is_locked, lines, segment_path, segments, writers
 from callgate.audit.head import read_head
+from callgate.files import find_directory_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from callgate.audit.head import HeadState
 
-Kind = Literal["line", "chain", "segment", "head", "call", "anchor", "recovery"]
+Kind = Literal["line", "chain", "segment", "head", "call", "anchor", "directory", "recovery"]
 """`recovery` is the work of a crash, which the next start puts right; all others are not."""
 
 State = Literal["live", "closed", "crashed"]
@@ -112,7 +113,9 @@ def verify(
     anchors = anchors or {}
     reports: list[WriterReport] = []
     problems: list[Problem] = []
-    count = 0
+    if (fault := find_directory_fault(root.stat(), root.stat().st_uid, above=True)) is not None:
+        problems.append(Problem("directory", root.name, fault))
+    count = len(problems)
     for directory in writers(root):
         report = _verify_writer(directory, anchors.get(directory.name), progress)
         reports.append(report)
@@ -181,13 +184,22 @@ class _Check:
         """Read all segments, then compare with HEAD, the anchor and the deletions."""
         numbers = segments(self._directory)
         report = self.report
+        status = self._directory.stat()
+        if (fault := find_directory_fault(status, status.st_uid, above=False)) is not None:
+            self.problem("directory", report.writer, fault)
         expected = numbers[0] if numbers else 1
         for number in numbers:
             first = number == numbers[0]
             if number != expected:
                 where = f"{report.writer}/{number:08d}.jsonl:1"
                 self.problem("segment", where, f"expected segment {expected} before this one")
-            self._segment(number, first=first, last=number == numbers[-1], progress=progress)
+            try:
+                self._segment(number, first=first, last=number == numbers[-1], progress=progress)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                where = f"{report.writer}/{number:08d}.jsonl"
+                self.problem("segment", where, error.strerror or "cannot be read")
             expected = number + 1
         report.segments = len(numbers)
         report.seq = self._seq

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from callgate.audit.events import Event, EventName
-from callgate.audit.files import BINARY, FILE_MODE, NOFOLLOW, Lock, segment_path
+from callgate.audit.files import Lock, segment_path
 from callgate.audit.head import Head
+from callgate.files import open_file, secure_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from callgate.audit.chain import Chain
 
-_APPEND: Final = os.O_WRONLY | os.O_APPEND | NOFOLLOW | BINARY
+_APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
 class Writer:
@@ -200,7 +201,7 @@ class Writer:
     def _open(self) -> None:
         if self._resume:
             try:
-                self._fd = os.open(segment_path(self.directory, self.number), _APPEND)
+                self._fd = open_file(segment_path(self.directory, self.number), _APPEND)
             except FileNotFoundError:
                 self._resume = self._cut = False
             else:
@@ -213,10 +214,10 @@ class Writer:
     def _begin_segment(self) -> None:
         file = segment_path(self.directory, self.number + 1)
         try:
-            fd = os.open(file, _APPEND | os.O_CREAT, FILE_MODE)
+            secure_directory(self.directory)
         except FileNotFoundError:
             self._restore_directory()
-            fd = os.open(file, _APPEND | os.O_CREAT, FILE_MODE)
+        fd = open_file(file, _APPEND, make=True)
         previous = self.number, self.size
         self._fd, self.number, self.size = fd, self.number + 1, 0
         try:
@@ -256,7 +257,7 @@ class Writer:
                 self._head.store(self._good_seq, self._good_hash, self.open_calls)
 
     def _restore_directory(self) -> None:
-        self.directory.mkdir(0o700, parents=True, exist_ok=True)
+        secure_directory(self.directory, make=True)
         lock = Lock.take(self.directory)
         if lock is not None:
             self._lock.release()
