@@ -664,6 +664,25 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "audit.carried",
+        "an open call outlives its segment; history that goes before its time is told",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_carried.py::test_a_call_whose_segment_was_deleted_is_lost_after_kill_9",
+            "tests/audit/test_carried.py::test_each_segment_begins_with_the_calls_that_are_open",
+            "tests/audit/test_carried.py::test_a_segment_that_goes_before_its_time_is_told",
+        ),
+    ),
+    Requirement(
+        "audit.versions",
+        "logs of version 1 are verified, recovered and gone on with",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_versions.py::test_a_chain_changes_over_to_version_2",
+            "tests/audit/test_versions.py::test_open_calls_of_version_1_are_ended_in_whatever_segment_they_began",
+        ),
+    ),
+    Requirement(
         "audit.places",
         "directories and files of the audit are ours alone, regular, and never waited for",
         ("core: audit", "design: Audit"),

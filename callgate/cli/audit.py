@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from callgate.audit.files import segment_path, segments, writers
-from callgate.audit.verify import Anchor, Report, load_anchors, verify
+from callgate.audit.reader import Anchor  # noqa: TC001 - typer reads the annotations
+from callgate.audit.verify import Report, load_anchors, verify
 
 app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False)
 

@@ -33,8 +33,9 @@ class Recorder:
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int]] = {}
-        """Refusals that are counted and not yet written, by lane and code: the latest, how many."""
+        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int, int, int]] = {}
+        """Refusals that are counted and not yet written, by lane and code: the latest, how many,
+        and when the first and the last came."""
         self._dropped = 0
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
@@ -91,11 +92,16 @@ class Recorder:
 
     def admitted(self, flight: Flight, queue_ns: int) -> None:
         """A call enters; raises `AuditUnavailable` if that cannot be written."""
-        record = self._record
-        if record is not None:
+        record, log = self._record, self.log
+        if record is not None and log is not None:
             record(
                 events.admitted(
-                    flight.lane.fragment, flight.request_id, flight.ids, queue_ns // 1_000_000
+                    flight.lane.fragment,
+                    flight.request_id,
+                    flight.ids,
+                    queue_ns // 1_000_000,
+                    log.wall_us(flight.asked_ns),
+                    flight.timeout_ms,
                 ),
                 1,
             )
@@ -158,7 +164,8 @@ class Recorder:
             return
         key = id(lane), error.code
         merged = self._merging.get(key)
-        self._merging[key] = lane, error, 1 if merged is None else merged[2] + 1
+        count, first_ns = (0, now_ns) if merged is None else merged[2:4]
+        self._merging[key] = lane, error, count + 1, first_ns, now_ns
         if self.flush_ns is None:
             self.flush_ns = now_ns + MERGE_WINDOW_NS
 
@@ -170,8 +177,11 @@ class Recorder:
         """Write the refusals that were only counted, one record for each lane and code."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
-        for lane, error, count in merging.values():
-            self._write_refusal("tool.call.denied", lane, error, "", count)
+        log = self.log
+        if log is not None:
+            for lane, error, count, first_ns, last_ns in merging.values():
+                times = log.wall_us(first_ns), log.wall_us(last_ns)
+                self._write_refusal("tool.call.denied", lane, error, "", (count, *times))
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):
@@ -183,7 +193,7 @@ class Recorder:
         lane: Lane,
         error: CallgateError,
         ids: str,
-        count: int | None = None,
+        merged: tuple[int, int, int] | None = None,
     ) -> None:
         record = self._record
         if record is None or error.request_id is None:
@@ -199,7 +209,7 @@ class Recorder:
                     error.code,
                     "" if limit is None else events.limit_fragment(_describe(limit)),
                     error.retry_after_ms,
-                    count,
+                    merged,
                 )
             )
 
