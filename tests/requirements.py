@@ -624,6 +624,7 @@ CORE: Final = (
             "tests/audit/test_verify.py::test_every_single_byte_of_log_and_head_is_covered",
             "tests/audit/test_verify.py::test_an_anchor_shows_a_log_that_was_rewritten_with_its_head",
             "tests/audit/test_verify.py::test_an_anchor_shows_a_rolled_back_log",
+            "tests/audit/test_anchor.py::test_a_log_rewritten_as_a_later_segment_is_found",
             "tests/audit/test_cli.py::test_a_good_log_is_exit_0",
             "tests/audit/test_cli.py::test_a_changed_log_is_exit_1_and_says_where",
             "tests/audit/test_cli.py::test_where_there_is_no_log_nothing_is_called_well",

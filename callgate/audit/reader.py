@@ -84,6 +84,7 @@ class Walk:
         """As many, of version 1: without their names, unless their end was read."""
         self.deleted = 0
         self.torn = False
+        self.anchor_found = False
         self._directory = directory
         self._head = head
         self._anchor = anchor
@@ -200,7 +201,7 @@ class Walk:
             vague = record.v == 1 and (self._allowance or self.unknown)
             if count != len(self.open) and not (vague or self._faults):
                 self._note("call", where, f"expected {len(self.open)} open calls, found {count}")
-        self._compare()
+        self._compare(line_itself=False)
 
     def _link(self, line: bytes, record: Record | None, where: str) -> None:
         """Note one problem at most, then go on from what the line claims to be."""
@@ -215,15 +216,18 @@ class Walk:
             self._note("chain", where, f"expected hash {digest.decode()}")
         self.seq = seq
         self.hash = found or self.hash
-        self._compare()
+        self._compare(line_itself=True)
 
-    def _compare(self) -> None:
+    def _compare(self, *, line_itself: bool) -> None:
         """Compare with what HEAD and the anchor know of this place."""
         head, anchor, name = self._head, self._anchor, self._directory.name
         if head is not None and self.seq == head.seq and self.hash != head.hash:
             self._note("head", name, f"line {head.seq} is not the one HEAD knows")
-        if anchor and self.seq == anchor.seq and self.hash != anchor.hash.encode():
-            self._note("anchor", name, f"line {anchor.seq} is not the one the anchor knows")
+        if anchor is not None and self.seq == anchor.seq and line_itself:
+            self.anchor_found = True
+            if self.hash != anchor.hash.encode():
+                message = f"line {anchor.seq} is not the one the anchor knows"
+                self._note("anchor", name, message)
 
     def _follow(self, record: Record, line: bytes, where: str, *, first: bool) -> None:
         """See to it that each admitted call ends once, and is carried over until then."""

@@ -121,7 +121,12 @@ def verify(
 def load_anchors(text: bytes) -> dict[str, Anchor]:
     """Return anchors from JSON, a list of checkpoints or one; raises `msgspec.DecodeError`."""
     found = msgspec.json.decode(text, type=list[Anchor] | Anchor)
-    return {anchor.writer: anchor for anchor in (found if isinstance(found, list) else [found])}
+    listed = found if isinstance(found, list) else [found]
+    anchors = {anchor.writer: anchor for anchor in listed}
+    if not listed or len(anchors) < len(listed):
+        # Of two anchors of a writer only one would be looked for, of none none.
+        raise msgspec.ValidationError("expected one anchor or more, one a writer")
+    return anchors
 
 
 def _verify_writer(
@@ -234,7 +239,15 @@ class _Check:
             self.problem("recovery", report.writer, message)
 
     def _compare_anchor(self) -> None:
+        """The anchored line itself must be there: what follows it proves nothing by itself."""
         anchor, walk = self._anchor, self._walk
-        if anchor and walk.seq < anchor.seq:
+        if anchor is None or not anchor.seq or walk.anchor_found:
+            return
+        if walk.seq < anchor.seq:
             message = f"the log ends at line {walk.seq}, the anchor knows line {anchor.seq}"
-            self.problem("anchor", self.report.writer, message)
+        else:
+            message = (
+                f"line {anchor.seq}, which the anchor knows, is not here: the log begins at line "
+                f"{walk.first_seq}; if its segment was deleted in time, keep a newer anchor"
+            )
+        self.problem("anchor", self.report.writer, message)
