@@ -593,6 +593,7 @@ CORE: Final = (
         (
             "tests/router/test_audit.py::test_a_call_whose_start_cannot_be_written_does_not_run",
             "tests/router/test_audit.py::test_an_answer_whose_record_cannot_be_written_is_withheld",
+            "tests/router/test_closed_recorder.py::test_a_closed_log_refuses_and_writes_nothing",
             "tests/router/test_audit.py::test_a_former_log_is_closed_though_its_last_end_could_not_be_written",
             "tests/router/test_audit.py::test_drop_lets_calls_pass_and_counts_what_is_missing",
             "tests/router/test_audit.py::test_a_file_that_may_not_grow_any_more_closes_the_gate",

@@ -26,7 +26,7 @@ _COMPLETED = Ending.COMPLETED
 class Recorder:
     """Writes calls into the audit log, if there is one."""
 
-    __slots__ = ("_dropped", "_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
+    __slots__ = ("_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
 
     def __init__(self, log: AuditLog | None = None, *, batched: bool = False) -> None:
         """`batched` leaves the writing to `flush`, for whoever handles many calls at once."""
@@ -36,7 +36,6 @@ class Recorder:
         self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int, int, int]] = {}
         """Refusals that are counted and not yet written, by lane and code: the latest, how many,
         and when the first and the last came."""
-        self._dropped = 0
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -52,7 +51,12 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """Records that could not be written and were let go."""
-        return self._dropped if self.log is None else self.log.dropped
+        return 0 if self.log is None else self.log.dropped
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be written: there never was a log, or it is closed."""
+        return self.log is None or self.log.closed
 
     def snapshot(self) -> dict[str, Any] | None:
         """Counters of the log."""
@@ -73,13 +77,11 @@ class Recorder:
         self._close_if_idle()
 
     def close(self) -> None:
-        """Write what is only counted so far, and close the log."""
+        """Write what is only counted so far, and close the log; from then on it refuses calls."""
         self.flush_merged()
         if self.log is not None:
             with suppress(AuditUnavailable):
                 self.log.close()
-            self._dropped = self.log.dropped
-            self.log = self._record = None
 
     def flush(self) -> None:
         """Write what is batched; raises `AuditUnavailable` if none of it could be written."""
