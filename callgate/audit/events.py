@@ -312,7 +312,12 @@ _ID: Final = '"request_id":"'
 
 def call_of(body: str) -> str:
     """Return the id of the call that a body is about."""
-    return body.partition(_ID)[2][:36]
+    at = body.index(_ID) + 14
+    return body[at : at + 36]
+
+
+BEGUN_CALL: Final = slice(len(_PREFIX[ADMITTED]), len(_PREFIX[ADMITTED]) + 36)
+"""Where that id is in a body of `tool.call.admitted`."""
 
 
 def begins_call(body: str) -> bool:

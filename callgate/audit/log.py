@@ -136,10 +136,13 @@ class AuditLog:
         log._retain()
         return log
 
-    def record(self, body: str, opens: int = 0) -> None:
-        """Write one line now. `opens` is +1 for an admitted call, -1 for its end, else 0."""
+    def record(self, body: str, opens: int = 0, call: str | None = None) -> None:
+        """Write one line now. `opens` is +1 for an admitted call, -1 for its end, else 0.
+
+        `call` is the id of that call, for who has it at hand: the body has it, too.
+        """
         writer = self._writer
-        if self._staged or writer.needs_repair or self.closed:
+        if self._staged or writer.needs_repair:
             self.stage(body, opens)
             self.flush()
             return
@@ -149,17 +152,21 @@ class AuditLog:
         except OSError as error:
             self._failed(error, 1, [body] if opens else [])
             return
-        if opens:
-            writer.follow(body)
-            if self._unbegun and opens < 0:
-                self._unbegun.discard(call_of(body))
+        if opens > 0:
+            writer.open[call or call_of(body)] = body
+        elif opens:
+            if call is None:
+                call = call_of(body)
+            writer.open.pop(call, None)
+            if self._unbegun:
+                self._unbegun.discard(call)
         if self._pumps:
             self._copy([line])
         if writer.size >= self._spec.rotate_bytes:
             self._rotate()
 
-    def stage(self, body: str, opens: int = 0) -> None:
-        """Put a line into the next `flush`."""
+    def stage(self, body: str, opens: int = 0, _call: str | None = None) -> None:
+        """Put a line into the next `flush`; the arguments are those of `record`."""
         if self.closed:
             raise AuditUnavailable(tool_ran=opens < 0)
         staged = self._staged
@@ -189,8 +196,7 @@ class AuditLog:
         except OSError as error:
             self._failed(error, len(staged), calls)
             return
-        for body in calls:
-            writer.follow(body)
+        writer.follow(calls)
         if self._unbegun:
             self._unbegun.difference_update(call_of(b) for b in calls if not begins_call(b))
         if self._pumps:

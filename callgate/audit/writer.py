@@ -27,7 +27,15 @@ from os import write as os_write
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from callgate.audit.events import CARRIED, Event, EventName, begins_call, call_of, repeated
+from callgate.audit.events import (
+    BEGUN_CALL,
+    CARRIED,
+    Event,
+    EventName,
+    begins_call,
+    call_of,
+    repeated,
+)
 from callgate.audit.files import Lock, segment_path
 from callgate.audit.head import Head
 from callgate.files import open_file, secure_directory
@@ -141,12 +149,14 @@ class Writer:
             self.offset_ns = self._clock() - time.monotonic_ns()
             self._look_for_removal()
 
-    def follow(self, body: str) -> None:
-        """Note the begin or the end of a call that was written."""
-        if begins_call(body):
-            self.open[call_of(body)] = body
-        else:
-            self.open.pop(call_of(body), None)
+    def follow(self, bodies: list[str]) -> None:
+        """Note the begins and ends of calls that were written."""
+        opened = self.open
+        for body in bodies:
+            if begins_call(body):
+                opened[body[BEGUN_CALL]] = body
+            else:
+                opened.pop(call_of(body), None)
 
     def repair(self) -> None:
         """Make the writer ready for the next line, or raise."""
@@ -177,8 +187,7 @@ class Writer:
             chunk = bodies[start : start + CHUNK_LINES]
             sealed = self.chain.seal_all(chunk, self._clock())
             self.commit("".join(sealed).encode(), -len(chunk))
-            for body in chunk:
-                self.follow(body)
+            self.follow(chunk)
 
     def mark(self, event: EventName, number: int | None = None, code: str | None = None) -> None:
         """Append an `audit.*` event about a segment, by default the current one."""

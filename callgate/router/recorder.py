@@ -106,6 +106,7 @@ class Recorder:
                     flight.timeout_ms,
                 ),
                 1,
+                flight.request_id,
             )
 
     def ended(self, flight: Flight, duration_ns: int) -> None:
@@ -126,7 +127,7 @@ class Recorder:
         else:
             body = _ended_otherwise(flight, ending, duration_ns)
         try:
-            record(body, -1)
+            record(body, -1, flight.request_id)
         finally:
             if self.retired and not self.batched:
                 self._close_if_idle()
