@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import orjson
 import pytest
 
 from callgate.audit.chain import Chain
-from callgate.audit.events import MAX_INTEGER, admitted, decode_record
+from callgate.audit.events import MAX_INTEGER, Event, admitted, decode_record
 from callgate.audit.verify import verify
+from callgate.errors import LimitInfo
+from callgate.gate.supervisor import Supervisor
 from tests.audit.helpers import (
     FRAGMENT,
     START_NS,
@@ -147,3 +151,27 @@ def test_a_time_that_nobody_can_wait_for_makes_no_long_line() -> None:
     line = Chain().seal(admitted(FRAGMENT, call_id(1), "", 0, 0, 10**5000), START_NS)
 
     assert orjson.loads(line)["timeout_ms"] == MAX_INTEGER
+
+
+@pytest.mark.parametrize(("limit", "figures"), [(1_000, (960, 1_000)), ("64Mi", (960, None))])
+def test_a_resource_warning_says_how_much_is_used_and_of_how_much(
+    tmp_path: Path, limit: int | str, figures: tuple[int, int | None]
+) -> None:
+    log = open_log(tmp_path)
+    gate = SimpleNamespace(
+        _peer=SimpleNamespace(name="web"),
+        _run=None,
+        _say=lambda _: None,
+        _hub=SimpleNamespace(
+            record=lambda event, **members: log.write(Event(event=event, **members)),
+            flush=log.flush,
+        ),
+    )
+
+    Supervisor.warn(cast("Supervisor", gate), LimitInfo("memory", "agent:web", limit, 960))
+    log.close()
+
+    record = records(tmp_path)[-1]
+    assert record["event"] == "agent.resource_warning"
+    assert (record["usage"], record.get("usage_limit")) == figures
+    assert verify(tmp_path).ok
