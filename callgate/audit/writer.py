@@ -173,7 +173,6 @@ class Writer:
             self.gap = None
         if self.unended:
             self.lose(self.unended)
-            self.unended.clear()
         self.needs_repair = False
 
     def append(self, event: Event) -> None:
@@ -182,12 +181,14 @@ class Writer:
 
     def lose(self, calls: Iterable[str]) -> None:
         """End open calls whose end nobody saw, or that could not be written when it came."""
-        bodies = [repeated("tool.call.lost", self.open[call]) for call in calls]
-        for start in range(0, len(bodies), CHUNK_LINES):
-            chunk = bodies[start : start + CHUNK_LINES]
-            sealed = self.chain.seal_all(chunk, self._clock())
+        lost = list(calls)
+        for start in range(0, len(lost), CHUNK_LINES):
+            chunk = lost[start : start + CHUNK_LINES]
+            bodies = [repeated("tool.call.lost", self.open[call]) for call in chunk]
+            sealed = self.chain.seal_all(bodies, self._clock())
             self.commit("".join(sealed).encode(), -len(chunk))
-            self.follow(chunk)
+            self.follow(bodies)
+            self.unended.difference_update(chunk)  # the next chunk may fail
 
     def mark(self, event: EventName, number: int | None = None, code: str | None = None) -> None:
         """Append an `audit.*` event about a segment, by default the current one."""

@@ -219,3 +219,36 @@ def test_an_end_that_could_not_be_written_is_made_good_when_it_can(
 
     assert events(tmp_path)[2:4] == ["audit.recovered", "tool.call.lost"]
     assert verify(tmp_path).ok
+
+
+def test_ends_that_are_made_good_in_parts_are_made_good_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callgate.audit.writer.CHUNK_LINES", 1)
+    log = open_log(tmp_path, fail_closed=False)
+    for number in range(4):
+        begin(log, number)
+    room = 0
+
+    def write(fd: int, data: bytes) -> int:
+        nonlocal room
+        room -= 1
+        return os.write(fd, data) if room >= 0 else 0
+
+    monkeypatch.setattr("callgate.audit.writer.os_write", write)
+    for number in range(4):
+        end(log, number)
+    for more in (2, 1, 3, 100):  # the gap and one end; the next; and so on
+        room = more
+        begin(log, 10 + more)
+        end(log, 10 + more)
+    log.close()
+    monkeypatch.undo()
+    open_log(tmp_path).close()
+
+    ends = Counter(r["request_id"] for r in records(tmp_path) if r["event"] in TERMINAL)
+    assert {call_id(number): ends[call_id(number)] for number in range(4)} == {
+        call_id(number): 1 for number in range(4)
+    }
+    assert max(ends.values()) == 1
+    assert verify(tmp_path).ok
