@@ -593,6 +593,7 @@ CORE: Final = (
         (
             "tests/router/test_audit.py::test_a_call_whose_start_cannot_be_written_does_not_run",
             "tests/router/test_audit.py::test_an_answer_whose_record_cannot_be_written_is_withheld",
+            "tests/router/test_closed_recorder.py::test_a_closed_log_refuses_and_writes_nothing",
             "tests/router/test_audit.py::test_a_former_log_is_closed_though_its_last_end_could_not_be_written",
             "tests/router/test_audit.py::test_drop_lets_calls_pass_and_counts_what_is_missing",
             "tests/router/test_audit.py::test_a_file_that_may_not_grow_any_more_closes_the_gate",
@@ -624,6 +625,7 @@ CORE: Final = (
             "tests/audit/test_verify.py::test_every_single_byte_of_log_and_head_is_covered",
             "tests/audit/test_verify.py::test_an_anchor_shows_a_log_that_was_rewritten_with_its_head",
             "tests/audit/test_verify.py::test_an_anchor_shows_a_rolled_back_log",
+            "tests/audit/test_anchor.py::test_a_log_rewritten_as_a_later_segment_is_found",
             "tests/audit/test_cli.py::test_a_good_log_is_exit_0",
             "tests/audit/test_cli.py::test_a_changed_log_is_exit_1_and_says_where",
             "tests/audit/test_cli.py::test_where_there_is_no_log_nothing_is_called_well",
@@ -661,6 +663,37 @@ CORE: Final = (
             "tests/audit/test_log.py::test_two_logs_at_once_have_two_writers_and_later_ones_reuse_them",
             "tests/audit/test_log.py::test_another_process_s_writer_is_left_alone",
             "tests/audit/test_log.py::test_a_forked_child_is_refused_and_the_parent_s_chain_stays_whole",
+        ),
+    ),
+    Requirement(
+        "audit.carried",
+        "an open call outlives its segment; history that goes before its time is told",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_carried.py::test_a_call_whose_segment_was_deleted_is_lost_after_kill_9",
+            "tests/audit/test_carried.py::test_each_segment_begins_with_the_calls_that_are_open",
+            "tests/audit/test_carried.py::test_a_segment_that_goes_before_its_time_is_told",
+        ),
+    ),
+    Requirement(
+        "audit.versions",
+        "logs of version 1 are verified, recovered and gone on with",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_versions.py::test_a_chain_changes_over_to_version_2",
+            "tests/audit/test_versions.py::test_open_calls_of_version_1_are_ended_in_whatever_segment_they_began",
+        ),
+    ),
+    Requirement(
+        "audit.places",
+        "directories and files of the audit are ours alone, regular, and never waited for",
+        ("core: audit", "design: Audit"),
+        (
+            "tests/audit/test_unsafe_places.py::test_a_start_leaves_a_writer_alone_whose_files_are_not_ours",
+            "tests/audit/test_unsafe_places.py::test_a_directory_that_others_may_write_to_is_refused_and_told",
+            "tests/audit/test_unsafe_places.py::test_verify_finds_what_is_no_segment_and_does_not_wait_for_it",
+            "tests/audit/test_unsafe_places.py::test_whatever_the_umask_only_we_can_look_inside",
+            "tests/test_files.py::test_a_file_is_replaced_whole",
         ),
     ),
     Requirement(

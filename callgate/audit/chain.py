@@ -2,7 +2,7 @@
 
 Pure; the caller passes the wall clock. A line is
 
-    {"v":1,"seq":N,"ts":"2026-11-18T08:23:28.123456Z",<body>,"hash":"<64 hex>"}
+    {"v":2,"seq":N,"ts":"2026-11-18T08:23:28.123456Z",<body>,"hash":"<64 hex>"}
 
 and its hash is SHA-256 over the previous line's hash, as 64 ASCII hex digits, followed by the
 line's bytes up to but excluding `,"hash":"`. What follows those bytes is fixed by the hash, so
@@ -48,7 +48,7 @@ class Chain:
             ns = self._turn_to(wall_ns)
         self.seq = seq = self.seq + 1
         micros = str(ns // 1000 + 1_000_000)[1:]
-        text = f'{{"v":1,"seq":{seq},"ts":"{self._stamp}{micros}Z",{body}'.encode()
+        text = f'{{"v":2,"seq":{seq},"ts":"{self._stamp}{micros}Z",{body}'.encode()
         self.hash = digest = sha256(self.hash + text).hexdigest().encode()
         return text + _MARK + digest + _END
 
@@ -59,7 +59,7 @@ class Chain:
         lines: list[str] = []
         for body in bodies:
             seq += 1
-            text = f'{{"v":1,"seq":{seq}{stamp}{body}'
+            text = f'{{"v":2,"seq":{seq}{stamp}{body}'
             digest = sha256(f"{digest}{text}".encode()).hexdigest()
             lines.append(f'{text},"hash":"{digest}"}}\n')
         self.seq, self.hash = seq, digest.encode()
@@ -85,6 +85,11 @@ class Chain:
         """Forget the lines after `seq`: they were not written."""
         self.seq = seq
         self.hash = digest
+
+
+def body_of(line: bytes) -> str:
+    """Return a line's body: what stands between its time stamp and its hash."""
+    return line[line.index(b'Z",') + 3 : -_TAIL_BYTES].decode()
 
 
 def stated_hash(line: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ was escaped once for a lane. Nothing that a peer wrote may reach them: names go 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,8 @@ EventName = Literal[
     "tool.call.cancelled",
     "tool.call.crashed",
     "tool.call.lost",
+    "tool.call.suspended",
+    "tool.call.carried",
     "tool.call.late",
     "tool.call.would_deny",
     "agent.run_started",
@@ -38,7 +40,11 @@ EventName = Literal[
     "agent.containment_degraded",
     "protocol.frame_rejected",
     "security.denied",
+    "security.tool_changed",
+    "state.lost",
+    "state.recovered",
     "policy.loaded",
+    "policy.loosened",
     "policy.reload_failed",
     "audit.started",
     "audit.recovered",
@@ -52,45 +58,48 @@ Terminal = Literal[
     "tool.call.failed",
     "tool.call.timed_out",
     "tool.call.cancelled",
+    "tool.call.suspended",
     "tool.call.crashed",
     "tool.call.lost",
 ]
 Refusal = Literal["tool.call.denied", "tool.call.would_deny"]
 
 ADMITTED: Final = "tool.call.admitted"
-TERMINAL: Final[frozenset[str]] = frozenset(Terminal.__args__)  # type: ignore[attr-defined]
+CARRIED: Final = "tool.call.carried"
+FLUSHED: Final = "audit.max_bytes"
+"""Code of `audit.segment_deleted`: for space, before its time was over."""
+TERMINAL: Final[frozenset[str]] = frozenset(get_args(Terminal))
 
 SEVERITY: Final[dict[EventName, Severity]] = {
-    "tool.call.admitted": "info",
-    "tool.call.completed": "info",
+    **dict.fromkeys(get_args(EventName), "info"),
     "tool.call.failed": "warn",
     "tool.call.denied": "warn",
     "tool.call.timed_out": "warn",
-    "tool.call.cancelled": "info",
     "tool.call.crashed": "error",
     "tool.call.lost": "error",
-    "tool.call.late": "info",
-    "tool.call.would_deny": "info",
-    "agent.run_started": "info",
-    "agent.run_stopped": "info",
     "agent.run_crashed": "error",
     "agent.run_paused": "warn",
     "agent.resource_warning": "warn",
-    "agent.connected": "info",
     "agent.handshake_failed": "error",
     "agent.heartbeat_missed": "warn",
     "agent.marked_unhealthy": "error",
-    "agent.recovered": "info",
     "agent.containment_degraded": "security",
     "protocol.frame_rejected": "security",
     "security.denied": "security",
-    "policy.loaded": "info",
+    "security.tool_changed": "security",
+    "state.lost": "error",
+    "policy.loosened": "security",
     "policy.reload_failed": "error",
-    "audit.started": "info",
     "audit.recovered": "warn",
-    "audit.segment_closed": "info",
-    "audit.segment_deleted": "info",
 }
+
+
+def severity_of(event: EventName, code: str | None = None) -> Severity:
+    """Return the severity of an event: nobody flushes history unseen."""
+    if event == "audit.segment_deleted" and code == FLUSHED:
+        return "security"
+    return SEVERITY[event]
+
 
 OUTCOME: Final[dict[EventName, Outcome]] = {
     "tool.call.completed": "ok",
@@ -99,8 +108,12 @@ OUTCOME: Final[dict[EventName, Outcome]] = {
     "tool.call.timed_out": "error",
     "tool.call.cancelled": "cancelled",
     "tool.call.crashed": "error",
+    "tool.call.suspended": "unknown",
     "tool.call.lost": "unknown",
 }
+
+MAX_INTEGER: Final = 2**53 - 1
+"""What every reader of JSON keeps exactly; a caller may ask for any number."""
 
 MAX_NAME_CHARS: Final = 256
 """Names come from the policy; twice the longest tool name leaves room for `agent/tool`."""
@@ -125,7 +138,7 @@ class Event(
 
     event: EventName
     severity: Severity | None = None
-    """Left to us: it follows from the event."""
+    """Left to us: it follows from the event and the code."""
     request_id: Uuid | None = None
     correlation_id: Uuid | None = None
     causation_id: Uuid | None = None
@@ -139,10 +152,20 @@ class Event(
     limit: Name | None = None
     retry_after_ms: Count | None = None
     queue_ms: Count | None = None
+    asked_us: Count | None = None
+    """When a call arrived: microseconds of the wall clock since 1970."""
+    timeout_ms: Count | None = None
+    """The time that a call asked for itself."""
     duration_ms: Count | None = None
     bytes_in: Count | None = None
     bytes_out: Count | None = None
     count: Count | None = None
+    first_us: Count | None = None
+    last_us: Count | None = None
+    """When the first and the last of `count` refusals came."""
+    usage: Count | None = None
+    usage_limit: Count | None = None
+    """Of a resource: how much was in use, and how much may be, in the unit of its limit."""
     trace_id: TraceId | None = None
     segment: Name | None = None
     """`audit.*` only: which segment, as `<writer>/<number>`, or which writer."""
@@ -156,7 +179,7 @@ class Event(
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None
         }
-        fields["severity"] = SEVERITY[self.event]
+        fields["severity"] = severity_of(self.event, self.code)
         if "outcome" not in fields and self.event in OUTCOME:
             fields["outcome"] = OUTCOME[self.event]
         return _ENCODER.encode(fields)[1:-1].decode()
@@ -165,7 +188,7 @@ class Event(
 class Record(Event, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A whole line, as a reader sees it. Anything else in a line is an error."""
 
-    v: Literal[1]
+    v: Literal[1, 2]
     seq: Annotated[int, msgspec.Meta(ge=1)]
     ts: Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")]
     hash: Hash
@@ -237,12 +260,22 @@ def limit_fragment(limit: str) -> str:
     return f',"limit":{quote(limit)}'
 
 
-def admitted(fragment: str, request_id: str, ids: str = "", queue_ms: int = 0) -> str:
-    """Body of `tool.call.admitted`."""
-    return (
+def admitted(
+    fragment: str,
+    request_id: str,
+    ids: str = "",
+    queue_ms: int = 0,
+    asked_us: int = 0,
+    timeout_ms: int | None = None,
+) -> str:
+    """Return the body of `tool.call.admitted`."""
+    text = (
         f'"event":"tool.call.admitted","severity":"info","request_id":"{request_id}"'
-        f'{ids},{fragment},"queue_ms":{queue_ms}'
+        f'{ids},{fragment},"queue_ms":{queue_ms},"asked_us":{asked_us}'
     )
+    if timeout_ms is None:
+        return text
+    return f'{text},"timeout_ms":{min(timeout_ms, MAX_INTEGER)}'
 
 
 def _prefix(event: EventName) -> str:
@@ -272,6 +305,29 @@ def ended(
     if code is not None:
         text += f',"code":"{code}"'
     return text + _sizes(bytes_in, bytes_out)
+
+
+_ID: Final = '"request_id":"'
+
+
+def call_of(body: str) -> str:
+    """Return the id of the call that a body is about."""
+    at = body.index(_ID) + 14
+    return body[at : at + 36]
+
+
+BEGUN_CALL: Final = slice(len(_PREFIX[ADMITTED]), len(_PREFIX[ADMITTED]) + 36)
+"""Where that id is in a body of `tool.call.admitted`."""
+
+
+def begins_call(body: str) -> bool:
+    """Return True for the body of `tool.call.admitted`."""
+    return body.startswith('"event":"tool.call.admitted"')
+
+
+def repeated(event: Literal["tool.call.carried", "tool.call.lost"], body: str) -> str:
+    """Return the body of another event of a call, with the members that it was admitted with."""
+    return _PREFIX[event] + body.partition(_ID)[2]
 
 
 _COMPLETED: Final = _PREFIX["tool.call.completed"]
@@ -307,17 +363,19 @@ def refused(
     code: str,
     limit: str = "",
     retry_after_ms: int | None = None,
-    count: int | None = None,
+    merged: tuple[int, int, int] | None = None,
 ) -> str:
-    """Body of a refusal, or of one that shadow mode let pass; `limit` from `limit_fragment`.
+    """Return the body of a refusal, or of one that shadow mode let pass.
 
-    `count` stands for that many refusals of the lane, this one included.
+    `limit` comes from `limit_fragment`. `merged` is for a record that stands for several refusals
+    of the lane, this one included: how many, and when the first and the last came.
     """
     text = f'{_PREFIX[event]}{request_id}"{ids},{fragment},"code":"{code}"{limit}'
     if retry_after_ms is not None:
         text += f',"retry_after_ms":{retry_after_ms}'
-    if count is not None:
-        text += f',"count":{count}'
+    if merged is not None:
+        count, first_us, last_us = merged
+        text += f',"count":{count},"first_us":{first_us},"last_us":{last_us}'
     return text
 
 

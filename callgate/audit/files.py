@@ -13,19 +13,17 @@ import secrets
 import sys
 import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callgate.audit.chain import MAX_LINE_BYTES
+from callgate.files import draft_of, open_file, read_file, secure_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
 
-DIRECTORY_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
 KEY_BYTES: Final = 32
-NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows would rewrite line ends
 
 if sys.platform == "win32":
     import msvcrt
@@ -42,9 +40,9 @@ else:
 
 
 def check_writable(path: str) -> OSError | None:
-    """Why a log cannot be written there, before anything is launched; None if it can."""
+    """Return why a log cannot be written to `path`, before anything is launched; None if it can."""
     try:
-        Path(path).mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        secure_directory(path, make=True)
         with tempfile.TemporaryFile(dir=path):
             return None
     except OSError as error:
@@ -52,49 +50,42 @@ def check_writable(path: str) -> OSError | None:
 
 
 def load_key(path: Path) -> bytes:
-    """The key of this install from `<path>/key`, made if there is none.
+    """Return the key of this install from `<path>/key`, made if there is none.
 
     Written under another name and then linked, so that of many processes that start at once
     all read the same whole key.
     """
+    secure_directory(path, make=True)
     file = path / "key"
     with suppress(FileNotFoundError):
         return _checked_key(file)
-    path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-    draft = path / f".key-{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY
-    fd = os.open(draft, flags, FILE_MODE)
-    try:
-        os.write(fd, secrets.token_bytes(KEY_BYTES))
-        os.close(fd)
-        with suppress(FileExistsError):
-            file.hardlink_to(draft)
-    finally:
-        draft.unlink()
+    with draft_of(file, secrets.token_bytes(KEY_BYTES)) as draft, suppress(FileExistsError):
+        file.hardlink_to(draft)
     return _checked_key(file)
 
 
 def _checked_key(file: Path) -> bytes:
-    key = file.read_bytes()
+    key = read_file(file, KEY_BYTES)
     if len(key) != KEY_BYTES:
         raise OSError(f"{file} is not a key of {KEY_BYTES} bytes; remove it to make a new one")
     return key
 
 
 def new_writer(root: Path, wall_ns: int) -> Path:
-    """A directory for a new writer; names sort by time."""
+    """Make a directory for a new writer and return it; names sort by time."""
     directory = root / f"{wall_ns // 1_000_000:012x}-{secrets.token_hex(4)}"
-    directory.mkdir(DIRECTORY_MODE)
+    secure_directory(directory, make=True)
     return directory
 
 
 def writers(root: Path) -> list[Path]:
-    """The writer directories under `root`, oldest first."""
+    """Return the writer directories under `root`, oldest first."""
     return sorted(
         entry
         for entry in root.iterdir()
         if entry.is_dir()
-        and ((entry / "LOCK").exists() or (entry / "HEAD").exists() or segments(entry))
+        and not entry.is_symlink()
+        and (any(os.path.lexists(entry / name) for name in ("LOCK", "HEAD")) or segments(entry))
     )
 
 
@@ -122,9 +113,12 @@ class Lock:
 
     @classmethod
     def take(cls, directory: Path) -> Lock | None:
-        """The lock, or None if another process (or this one) holds it."""
-        flags = os.O_RDWR | os.O_CREAT | NOFOLLOW | BINARY
-        fd = os.open(directory / "LOCK", flags, FILE_MODE)
+        """Return the lock, or None if another process (or this one) holds it.
+
+        Raises `UnsafePath` for a directory that anybody but root and us may change.
+        """
+        secure_directory(directory)
+        fd = open_file(directory / "LOCK", os.O_RDWR, make=True)
         try:
             _take(fd, shared=False)
         except OSError:
@@ -140,9 +134,9 @@ class Lock:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether some process writes there now. A copy without a LOCK file is nobody's."""
+    """Return whether some process writes there now. A copy without a LOCK file is nobody's."""
     try:
-        fd = os.open(directory / "LOCK", os.O_RDONLY | NOFOLLOW | BINARY)
+        fd = open_file(directory / "LOCK", owned=False)
     except OSError:
         return False
     try:
@@ -154,25 +148,24 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
+def open_to_read(file: Path) -> BinaryIO:
+    """Open a file of a log, whoever owns it: an auditor may read a copy."""
+    return os.fdopen(open_file(file, owned=False), "rb", buffering=1 << 18)
+
+
 def lines(file: Path) -> Iterator[bytes]:
-    """The lines of a segment with their ends; one without an end is torn or over the bound."""
-    with file.open("rb", buffering=1 << 18) as stream:
+    """Yield a segment's lines with their ends; one without an end is torn or over the bound."""
+    with open_to_read(file) as stream:
         while line := stream.readline(MAX_LINE_BYTES + 1):
             yield line
 
 
-def has_whole_line(file: Path) -> bool:
-    """Whether a segment has its header."""
-    with file.open("rb") as stream:
-        return stream.readline(MAX_LINE_BYTES).endswith(b"\n")
-
-
 def last_line(file: Path) -> bytes:
-    """The last line of a segment as it is, with its end or torn; empty if there is none."""
-    with file.open("rb") as stream:
+    """Return a segment's last line, with its end or torn; empty if there is none."""
+    with open_to_read(file) as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - 2 * MAX_LINE_BYTES))
-        tail = stream.read()
+        tail = stream.read(2 * MAX_LINE_BYTES)
     if not tail:
         return b""
     return tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]

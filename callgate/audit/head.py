@@ -29,7 +29,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from callgate.audit.chain import GENESIS
-from callgate.audit.files import BINARY, FILE_MODE, NOFOLLOW
+from callgate.files import UnsafePath, open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,12 +78,15 @@ def parse_head(data: bytes) -> HeadState | None:
 
 
 def read_head(directory: Path) -> HeadState | None:
-    """What a writer's HEAD says, or None if it is missing or says nothing."""
+    """Return what a writer's HEAD says, or None if it is missing or says nothing."""
     try:
-        data = (directory / "HEAD").read_bytes()
-    except FileNotFoundError:
+        fd = open_file(directory / "HEAD", owned=False)
+    except (FileNotFoundError, UnsafePath):
         return None
-    return parse_head(data)
+    try:
+        return parse_head(os.read(fd, HEAD_BYTES + 1))
+    finally:
+        os.close(fd)
 
 
 class Head:
@@ -101,8 +104,7 @@ class Head:
     @classmethod
     def attach(cls, directory: Path) -> Head:
         """Map a writer's HEAD; one that says nothing is made new."""
-        flags = os.O_RDWR | os.O_CREAT | NOFOLLOW | BINARY
-        fd = os.open(directory / "HEAD", flags, FILE_MODE)
+        fd = open_file(directory / "HEAD", os.O_RDWR, make=True)
         try:
             if parse_head(os.read(fd, HEAD_BYTES + 1)) is None:
                 _fill(fd)

@@ -11,15 +11,16 @@ Not for several threads at once; the router's loop owns it.
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from callgate.audit.events import Event
-from callgate.audit.files import DIRECTORY_MODE, load_key
-from callgate.audit.recovery import adopt
-from callgate.audit.retention import enforce
+from callgate.audit.events import Event, begins_call, call_of
+from callgate.audit.files import load_key
+from callgate.audit.recovery import recover_writers
+from callgate.audit.retention import delete_old_segments
 from callgate.audit.sinks import Pump, Sink, built_in_sinks, close_pumps
 from callgate.errors import AuditUnavailable
 
@@ -52,12 +53,15 @@ class AuditLog:
         "_root",
         "_spec",
         "_staged",
+        "_staged_calls",
         "_staged_opens",
-        "_staged_ups",
-        "_unended",
+        "_told_ns",
+        "_unbegun",
         "_writer",
         "broken",
+        "closed",
         "dropped",
+        "flushed",
         "key",
         "policy",
         "recovered",
@@ -78,6 +82,10 @@ class AuditLog:
         self.policy = policy
         self.dropped = 0
         """Records that `drop` mode let go."""
+        self.flushed = 0
+        """Segments that were deleted for space before their time was over."""
+        self.closed = False
+        """Whether nothing is written here any more: then every record is refused."""
         self.recovered = 0
         self.broken: tuple[str, ...] = ()
         self._spec = spec
@@ -89,10 +97,12 @@ class AuditLog:
         self._retain_at_ns = clock() + _RETENTION_NS
         self._staged: list[str] = []
         """Bodies: they are sealed together, when they are written."""
+        self._staged_calls: list[str] = []
+        """Those of them that begin or end a call."""
         self._staged_opens = 0
-        self._staged_ups = 0
-        self._unended = 0
-        """Ends that could not be written: the next start does that."""
+        self._unbegun: set[str] = set()
+        """Calls whose begin `drop` mode let go, and whose end may come."""
+        self._told_ns = 0
 
     @classmethod
     def open(
@@ -105,18 +115,17 @@ class AuditLog:
     ) -> AuditLog:
         """Recover what other processes left, and begin to write. Blocks; raises `OSError`."""
         root = Path(spec.path)
-        root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         key = load_key(root)
-        adopted = adopt(root, policy=policy, clock=clock)
+        adopted = recover_writers(root, policy=policy, clock=clock)
         writer = adopted.writer
         try:
             number = writer.number
-            if writer.trouble:
-                writer.mend()
+            if writer.needs_repair:
+                writer.repair()
             if writer.number == number:
                 writer.mark("audit.started")
             for name in adopted.broken:
-                writer.append(Event(event="audit.recovered", code="audit.broken", segment=name), 0)
+                writer.append(Event(event="audit.recovered", code="audit.broken", segment=name))
         except OSError:
             writer.close(clean=False)
             raise
@@ -127,53 +136,69 @@ class AuditLog:
         log._retain()
         return log
 
-    def record(self, body: str, opens: int = 0) -> None:
-        """Write one line now. `opens` is +1 for an admitted call, -1 for its end, else 0."""
+    def record(self, body: str, opens: int = 0, call: str | None = None) -> None:
+        """Write one line now. `opens` is +1 for an admitted call, -1 for its end, else 0.
+
+        `call` is the id of that call, for who has it at hand: the body has it, too.
+        """
         writer = self._writer
-        if self._staged or writer.trouble:
+        if self._staged or writer.needs_repair:
             self.stage(body, opens)
             self.flush()
             return
         line = writer.chain.seal(body, self._clock())
         try:
-            writer.commit(line, writer.open_calls + opens)
+            writer.commit(line, opens)
         except OSError as error:
-            self._failed(error, 1, max(opens, 0), max(-opens, 0))
+            self._failed(error, 1, [body] if opens else [])
             return
+        if opens > 0:
+            writer.open[call or call_of(body)] = body
+        elif opens:
+            if call is None:
+                call = call_of(body)
+            writer.open.pop(call, None)
+            if self._unbegun:
+                self._unbegun.discard(call)
         if self._pumps:
             self._copy([line])
         if writer.size >= self._spec.rotate_bytes:
             self._rotate()
 
-    def stage(self, body: str, opens: int = 0) -> None:
-        """Put a line into the next `flush`."""
+    def stage(self, body: str, opens: int = 0, _call: str | None = None) -> None:
+        """Put a line into the next `flush`; the arguments are those of `record`."""
+        if self.closed:
+            raise AuditUnavailable(tool_ran=opens < 0)
         staged = self._staged
-        if not staged and self._writer.trouble:
+        if not staged and self._writer.needs_repair:
             try:
-                self._writer.mend()
+                self._writer.repair()
             except OSError as error:
-                self._failed(error, 1, max(opens, 0), max(-opens, 0))
+                self._failed(error, 1, [body] if opens else [])
                 return
         staged.append(body)
-        self._staged_opens += opens
-        if opens > 0:
-            self._staged_ups += opens
+        if opens:
+            self._staged_opens += opens
+            self._staged_calls.append(body)
 
     def flush(self) -> None:
         """Write all staged lines with one write(2): all or none."""
         staged = self._staged
         if not staged:
             return
-        opens, ups = self._staged_opens, self._staged_ups
-        self._staged = []
-        self._staged_opens = self._staged_ups = 0
+        opens, calls = self._staged_opens, self._staged_calls
+        self._staged, self._staged_calls = [], []
+        self._staged_opens = 0
         writer = self._writer
         lines = writer.chain.seal_all(staged, self._clock())
         try:
-            writer.commit("".join(lines).encode(), writer.open_calls + opens)
+            writer.commit("".join(lines).encode(), opens)
         except OSError as error:
-            self._failed(error, len(staged), ups, ups - opens)
+            self._failed(error, len(staged), calls)
             return
+        writer.follow(calls)
+        if self._unbegun:
+            self._unbegun.difference_update(call_of(b) for b in calls if not begins_call(b))
         if self._pumps:
             self._copy([line.encode() for line in lines])
         if writer.size >= self._spec.rotate_bytes:
@@ -185,6 +210,10 @@ class AuditLog:
         if self._clock() >= self._retain_at_ns:
             self._retain()
 
+    def wall_us(self, monotonic_ns: int) -> int:
+        """Return a moment of the monotonic clock as microseconds of the wall's, as records have."""
+        return (monotonic_ns + self._writer.offset_ns) // 1000
+
     @property
     def has_staged(self) -> bool:
         """Whether lines wait for `flush`."""
@@ -193,7 +222,8 @@ class AuditLog:
     @property
     def open_calls(self) -> int:
         """Admitted calls whose end may yet be written here."""
-        return self._writer.open_calls - self._unended
+        writer = self._writer
+        return len(writer.open) - len(writer.unended) + len(self._unbegun)
 
     def checkpoint(self) -> Checkpoint:
         """How far the log goes: keep it elsewhere and give it to `verify` as an anchor."""
@@ -208,9 +238,10 @@ class AuditLog:
             "seq": writer.chain.seq,
             "segment": writer.number,
             "segment_bytes": writer.size,
-            "open_calls": writer.open_calls,
+            "open_calls": len(writer.open) + len(self._unbegun),
             "failures": self._failures,
             "dropped": self.dropped,
+            "flushed": self.flushed,
             "available": writer.gap is None,
             "recovered": self.recovered,
             "broken": list(self.broken),
@@ -219,9 +250,12 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what is staged, mark the log as closed, release it; waits for no sink long."""
+        if self.closed:
+            return
         try:
             self.flush()
         finally:
+            self.closed = True
             self._writer.close()
             close_pumps(self._pumps)
 
@@ -229,28 +263,50 @@ class AuditLog:
         for pump in self._pumps:
             pump.offer(lines)
 
-    def _failed(self, error: OSError, lines: int, ups: int, downs: int) -> None:
-        """`lines` were not written, among them the start of `ups` calls and the end of `downs`."""
+    def _failed(self, error: OSError, lines: int, calls: list[str]) -> None:
+        """Count `lines` that were not written; `calls` are those that begin or end a call."""
         writer = self._writer
         self._failures += 1
+        begun = {call_of(body) for body in calls if begins_call(body)}
+        ended = {call_of(body) for body in calls if not begins_call(body)}
+        # Calls that begin and end in these lines are nowhere on disk, and need no end there.
+        writer.unended |= (ended - begun) & writer.open.keys()
         count = writer.gap[1] if writer.gap else 0
         if self._spec.fail_closed:
             writer.gap = "audit.unavailable", count + lines
-            # Some may have begun and ended among these lines, so at least so many had begun before.
-            self._unended += max(0, downs - ups)
-            raise AuditUnavailable(tool_ran=downs > 0) from error
+            raise AuditUnavailable(tool_ran=bool(ended)) from error
         writer.gap = "audit.dropped", count + lines
         self.dropped += lines
-        # Ends of these calls may yet be written. Too high a count makes a recovery read more,
-        # too low a one would make it miss a call.
-        writer.open_calls += ups
-        self._unended += downs
+        self._unbegun |= begun
+        self._unbegun -= ended
 
     def _rotate(self) -> None:
-        if self._writer.rotate():
+        # Of a segment at most half is what was carried over, however many calls are open.
+        writer = self._writer
+        if writer.size >= 2 * writer.carried_bytes and writer.rotate():
             self._retain()
 
     def _retain(self) -> None:
         self._retain_at_ns = self._clock() + _RETENTION_NS
         with suppress(OSError):  # the next rotation tries again
-            enforce(self._root, self._writer, self._spec, policy=self.policy, clock=self._clock)
+            delete_old_segments(
+                self._root,
+                self._writer,
+                self._spec,
+                policy=self.policy,
+                clock=self._clock,
+                on_flushed=self._on_flushed,
+            )
+
+    def _on_flushed(self, segment: str) -> None:
+        """Say that history goes before its time: at once, then at most once an hour."""
+        self.flushed += 1
+        now_ns = self._clock()
+        if now_ns < self._told_ns:
+            return
+        self._told_ns = now_ns + _RETENTION_NS
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+            sys.stderr.write(
+                f"callgate: the audit is over `max_bytes`: {segment} is deleted before `keep` is "
+                f"over ({self.flushed} so far)\n"
+            )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from callgate.audit.chain import wall_ns
-from callgate.audit.events import decode_record
+from callgate.audit.events import FLUSHED, decode_record
 from callgate.audit.files import Lock, last_line, segment_path, segments, writers
-from callgate.audit.recovery import BrokenChain, attach, inspect
+from callgate.audit.recovery import BrokenChain, attach, find_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +37,19 @@ class _Trimmed:
     writer: Writer | None
 
 
-def enforce(
-    root: Path, own: Writer, spec: AuditSpec, *, policy: str, clock: Callable[[], int]
+def delete_old_segments(
+    root: Path,
+    own: Writer,
+    spec: AuditSpec,
+    *,
+    policy: str,
+    clock: Callable[[], int],
+    on_flushed: Callable[[str], None],
 ) -> int:
-    """Delete what is too old or too much; returns the number of segments deleted."""
+    """Delete what is too old or too much; return the number of segments deleted.
+
+    `on_flushed` is called with the name of each segment that goes before its time is over.
+    """
     total = 0
     candidates: list[_Trimmed] = []
     for directory in writers(root):
@@ -66,8 +75,11 @@ def enforce(
                     candidates.remove(oldest)
                     continue
                 borrowed.append(oldest.writer)
-            total -= oldest.writer.forget(oldest.closed.pop(0))
+            number = oldest.closed.pop(0)
+            total -= oldest.writer.delete_segment(number, None if old else FLUSHED)
             deleted += 1
+            if not old:
+                on_flushed(f"{oldest.writer.name}/{number}")
             if not _look(oldest):
                 candidates.remove(oldest)
     finally:
@@ -100,9 +112,9 @@ def _borrow(directory: Path, policy: str, clock: Callable[[], int]) -> Writer | 
         if lock is None:
             return None
         try:
-            place = inspect(directory)
-            if place.clean:
-                return attach(directory, lock, place, policy=policy, clock=clock)
+            end = find_end(directory)
+            if end.clean:
+                return attach(directory, lock, end, policy=policy, clock=clock)
         except BaseException:
             lock.release()
             raise

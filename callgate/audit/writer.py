@@ -2,8 +2,15 @@
 
 `commit` writes sealed lines with one write(2) and then moves HEAD. If it raises, nothing was
 written: the file is cut back and the chain rewound; if the file cannot even be cut, that is
-remembered and done before anything else is written. `trouble` is set whenever `mend` has to
-run before the next line is sealed: at the start, after a failure, between two segments.
+remembered and done before anything else is written.
+
+This is the one place that knows what has failed: `needs_repair` is set whenever `repair` has to
+run before the next line is sealed (at the start, after a failure, between two segments), `gap` is
+what could not be written meanwhile, `unended` the calls whose end was part of that. `repair` makes
+it good: it writes how many records are missing, and ends those calls as lost.
+
+A segment begins with a header and with all calls that are open there, again. So it can be
+understood, and the segments before it deleted, without another one.
 
 Not for several threads at once; the router's loop owns it. A forked child does not own it: there
 every line fails, and the parent's chain stays whole.
@@ -13,23 +20,36 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import suppress
 from functools import cache
 from os import write as os_write
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from callgate.audit.events import Event, EventName
-from callgate.audit.files import BINARY, FILE_MODE, NOFOLLOW, Lock, segment_path
+from callgate.audit.events import (
+    BEGUN_CALL,
+    CARRIED,
+    Event,
+    EventName,
+    begins_call,
+    call_of,
+    repeated,
+)
+from callgate.audit.files import Lock, segment_path
 from callgate.audit.head import Head
+from callgate.files import open_file, secure_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from callgate.audit.chain import Chain
 
-_APPEND: Final = os.O_WRONLY | os.O_APPEND | NOFOLLOW | BINARY
+CHUNK_LINES: Final = 256
+"""Lines a write when many calls were lost: some 64 KiB."""
+
+_APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
 class Writer:
@@ -48,13 +68,16 @@ class Writer:
         "_lock",
         "_policy",
         "_resume",
+        "carried_bytes",
         "chain",
         "directory",
         "gap",
+        "needs_repair",
         "number",
-        "open_calls",
+        "offset_ns",
+        "open",
         "size",
-        "trouble",
+        "unended",
     )
 
     def __init__(
@@ -67,17 +90,24 @@ class Writer:
         clock: Callable[[], int],
         number: int = 0,
         size: int | None = None,
-        open_calls: int = 0,
+        opened: dict[str, str] | None = None,
     ) -> None:
         """Go on after `chain`: in segment `number` at `size`, or in the next one if None."""
         self.directory = directory
         self.chain = chain
         self.number = number
         self.size = size or 0
-        self.open_calls = open_calls
+        self.open = opened or {}
+        """The calls that are open on disk, each with the body that has its names."""
+        self.carried_bytes = 0
+        """What the calls that were carried over take at the head of the segment."""
         self.gap: tuple[str, int] | None = None
         """Code and number of the records that failed, to be written when it works again."""
-        self.trouble = True
+        self.offset_ns = clock() - time.monotonic_ns()
+        """Between the wall's clock and the monotonic one; the former may be set."""
+        self.unended: set[str] = set()
+        """Those of `open` whose end failed."""
+        self.needs_repair = True
         self._lock = lock
         self._policy = policy
         self._clock = clock
@@ -90,15 +120,18 @@ class Writer:
         _disown_after_fork().add(self)
         self._head = Head.attach(directory)
         # Before the first line, so that "clean" and a longer log never go together.
-        self._head.store(chain.seq, chain.hash, open_calls)
+        self._head.store(chain.seq, chain.hash, len(self.open))
 
     @property
     def name(self) -> str:
         """The writer's id."""
         return self.directory.name
 
-    def commit(self, data: bytes, open_calls: int) -> None:
-        """Write the lines that were sealed since the last commit; raise and forget them if not."""
+    def commit(self, data: bytes, opens: int = 0) -> None:
+        """Write the lines that were sealed since the last commit; raise and forget them if not.
+
+        `opens` is by how much they change the number of open calls; `follow` is told which.
+        """
         size = len(data)
         try:
             if os_write(self._fd, data) != size:
@@ -108,15 +141,24 @@ class Writer:
             raise
         chain = self.chain
         self.size += size
-        self.open_calls = open_calls
         self._good_seq = seq = chain.seq
         self._good_hash = digest = chain.hash
-        self._head.store(seq, digest, open_calls)
+        self._head.store(seq, digest, len(self.open) + opens)
         if chain.second != self._checked:
             self._checked = chain.second
+            self.offset_ns = self._clock() - time.monotonic_ns()
             self._look_for_removal()
 
-    def mend(self) -> None:
+    def follow(self, bodies: list[str]) -> None:
+        """Note the begins and ends of calls that were written."""
+        opened = self.open
+        for body in bodies:
+            if begins_call(body):
+                opened[body[BEGUN_CALL]] = body
+            else:
+                opened.pop(call_of(body), None)
+
+    def repair(self) -> None:
         """Make the writer ready for the next line, or raise."""
         if self._disowned:
             raise OSError(errno.EBADF, "this log belongs to the parent process")
@@ -127,43 +169,52 @@ class Writer:
             self._cut = False
         if self.gap is not None:
             code, count = self.gap
-            self.append(Event(event="audit.recovered", code=code, count=count), 0)
+            self.append(Event(event="audit.recovered", code=code, count=count))
             self.gap = None
-        self.trouble = False
+        if self.unended:
+            self.lose(self.unended)
+        self.needs_repair = False
 
-    def append(self, event: Event, opens: int) -> None:
+    def append(self, event: Event) -> None:
         """Seal and commit one event of a cold path."""
-        self.commit(self.seal(event), self.open_calls + opens)
+        self.commit(self.chain.seal(event.body(), self._clock()))
 
-    def seal(self, event: Event) -> bytes:
-        """The next line, to be committed."""
-        return self.chain.seal(event.body(), self._clock())
+    def lose(self, calls: Iterable[str]) -> None:
+        """End open calls whose end nobody saw, or that could not be written when it came."""
+        lost = list(calls)
+        for start in range(0, len(lost), CHUNK_LINES):
+            chunk = lost[start : start + CHUNK_LINES]
+            bodies = [repeated("tool.call.lost", self.open[call]) for call in chunk]
+            sealed = self.chain.seal_all(bodies, self._clock())
+            self.commit("".join(sealed).encode(), -len(chunk))
+            self.follow(bodies)
+            self.unended.difference_update(chunk)  # the next chunk may fail
 
-    def mark(self, event: EventName, number: int | None = None) -> None:
+    def mark(self, event: EventName, number: int | None = None, code: str | None = None) -> None:
         """Append an `audit.*` event about a segment, by default the current one."""
         segment = f"{self.name}/{number or self.number}"
-        self.append(Event(event=event, policy=self._policy, segment=segment), 0)
+        self.append(Event(event=event, policy=self._policy, segment=segment, code=code))
 
     def rotate(self) -> bool:
-        """End the current segment and begin the next; False if that has to wait."""
+        """End the current segment and begin the next; return False if that has to wait."""
         try:
-            if self.trouble:
-                self.mend()
+            if self.needs_repair:
+                self.repair()
             self.mark("audit.segment_closed")
         except OSError:
             return False
         self._detach(resume=False)
         with suppress(OSError):  # the segment is closed; the next record begins the new one
-            self.mend()
+            self.repair()
         return True
 
-    def forget(self, number: int) -> int:
-        """Delete a closed segment: first the record, then the file; returns its size."""
-        if self.trouble:
-            self.mend()
+    def delete_segment(self, number: int, code: str | None = None) -> int:
+        """Delete a closed segment: first the record, then the file; return its size."""
+        if self.needs_repair:
+            self.repair()
         file = segment_path(self.directory, number)
         size = file.stat().st_size
-        self.mark("audit.segment_deleted", number)
+        self.mark("audit.segment_deleted", number, code)
         file.unlink()
         return size
 
@@ -172,11 +223,11 @@ class Writer:
         clean = clean and not self._disowned
         if clean and self._cut:
             try:
-                self.mend()
+                self.repair()
             except OSError:
                 clean = False
         if clean and not self._head.is_removed():
-            self._head.seal(self._good_seq, self._good_hash, self.open_calls)
+            self._head.seal(self._good_seq, self._good_hash, len(self.open))
         self._detach(resume=False)
         self._head.close()
         self._lock.release()
@@ -188,19 +239,19 @@ class Writer:
 
     def _roll_back(self, error: OSError) -> None:
         self.chain.rewind(self._good_seq, self._good_hash)
-        self.trouble = self._cut = True
+        self.needs_repair = self._cut = True
         if error.errno == errno.EBADF:
             self._fd = -1
             self._resume = True
             return
-        with suppress(OSError):  # then `mend` does it
+        with suppress(OSError):  # then `repair` does it
             os.ftruncate(self._fd, self.size)
             self._cut = False
 
     def _open(self) -> None:
         if self._resume:
             try:
-                self._fd = os.open(segment_path(self.directory, self.number), _APPEND)
+                self._fd = open_file(segment_path(self.directory, self.number), _APPEND)
             except FileNotFoundError:
                 self._resume = self._cut = False
             else:
@@ -213,23 +264,16 @@ class Writer:
     def _begin_segment(self) -> None:
         file = segment_path(self.directory, self.number + 1)
         try:
-            fd = os.open(file, _APPEND | os.O_CREAT, FILE_MODE)
+            secure_directory(self.directory)
         except FileNotFoundError:
             self._restore_directory()
-            fd = os.open(file, _APPEND | os.O_CREAT, FILE_MODE)
+        fd = open_file(file, _APPEND, make=True)
         previous = self.number, self.size
         self._fd, self.number, self.size = fd, self.number + 1, 0
         try:
             os.ftruncate(fd, 0)  # left by a process that died before its first line
             self._cut = False
-            header = Event(
-                event="audit.started",
-                policy=self._policy,
-                segment=f"{self.name}/{self.number}",
-                count=self.open_calls,
-                prev=self._good_hash.decode(),
-            )
-            self.append(header, 0)
+            self._write_head()
         except OSError:
             self._detach(resume=False)
             self.number, self.size = previous
@@ -237,11 +281,25 @@ class Writer:
                 file.unlink()
             raise
 
+    def _write_head(self) -> None:
+        header = Event(
+            event="audit.started",
+            policy=self._policy,
+            segment=f"{self.name}/{self.number}",
+            count=len(self.open),
+            prev=self._good_hash.decode(),
+        )
+        carried = [repeated(CARRIED, body) for body in self.open.values()]
+        first = self.chain.seal(header.body(), self._clock())
+        rest = "".join(self.chain.seal_all(carried, self._clock())).encode()
+        self.commit(first + rest)  # at once: a header without its calls is no head
+        self.carried_bytes = len(rest)
+
     def _detach(self, *, resume: bool) -> None:
         fd, self._fd = self._fd, -1
         self._resume = resume
         self._cut = False
-        self.trouble = True
+        self.needs_repair = True
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
@@ -253,10 +311,10 @@ class Writer:
                 self._detach(resume=False)
             if self._head.is_removed():
                 self._restore_directory()
-                self._head.store(self._good_seq, self._good_hash, self.open_calls)
+                self._head.store(self._good_seq, self._good_hash, len(self.open))
 
     def _restore_directory(self) -> None:
-        self.directory.mkdir(0o700, parents=True, exist_ok=True)
+        secure_directory(self.directory, make=True)
         lock = Lock.take(self.directory)
         if lock is not None:
             self._lock.release()

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from callgate.audit.files import segment_path, segments, writers
-from callgate.audit.verify import Anchor, Report, load_anchors, verify
+from callgate.audit.reader import Anchor  # noqa: TC001 - typer reads the annotations
+from callgate.audit.verify import Report, WriterReport, load_anchors, verify
 
 app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False)
 
@@ -56,7 +57,7 @@ def verify_command(
         _show(report)
     else:
         _print(report)
-    if write_anchor and not report.tampered:
+    if write_anchor and report.writers and not report.tampered:
         try:
             write_anchor.write_bytes(msgspec.json.encode(report.anchors()) + b"\n")
         except OSError as error:
@@ -120,11 +121,17 @@ def _summary(report: Report) -> str:
     return text if report.tampered else text + ", none of them tampering"
 
 
+def _before(one: WriterReport) -> str:
+    """Return what is said of calls from before the oldest segment, where there are any."""
+    counts = ("carried", one.carried), ("unknown", one.unknown)
+    return "".join(f"{name}={count} " for name, count in counts if count)
+
+
 def _print(report: Report) -> None:
     for one in report.writers:
         print(  # noqa: T201 - the answer
             f"{one.writer} {one.state} segments={one.segments} lines={one.lines} "
-            f"open={one.open_calls} seq={one.seq} hash={one.hash}"
+            f"open={one.open_calls} {_before(one)}seq={one.seq} hash={one.hash}"
         )
     for problem in report.problems:
         print(f"{problem.where}: {problem.kind}: {problem.message}")  # noqa: T201 - the answer

@@ -286,6 +286,8 @@ class Supervisor:
                 agent=peer.name,
                 run_id=None if self._run is None else self._run.run_id,
                 limit=f"{limit.type} {limit.scope} {limit.limit}",
+                usage=limit.usage,
+                usage_limit=limit.limit if isinstance(limit.limit, int) else None,
             )
             self._hub.flush()
             self._say(f"agent {peer.name} is close to its {limit.type} limit: {limit.limit}")

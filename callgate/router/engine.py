@@ -112,7 +112,7 @@ class Engine:
                 return self.refuse_call(lane, refused, call, parent, now_ns)
         flight = Flight(lane, request_id, owner, parent, asked_ns, deadline_ns, deadline_ns)
         if call.timeout_ms is not None:
-            flight.has_own_timeout = True
+            flight.timeout_ms = call.timeout_ms
         if bytes_in is not None:
             flight.bytes_in = bytes_in
         if lane.quota is not None:

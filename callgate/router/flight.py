@@ -94,8 +94,8 @@ class Flight(msgspec.Struct, eq=False):
     holds_slots: bool = False
     deadline_bucket: set[Timed] | None = None
     """The set in `Deadlines` that holds this call; `slots` are its concurrency limits."""
-    has_own_timeout: bool = False
-    """Whether the call asked for a time of its own."""
+    timeout_ms: int | None = None
+    """The time that the call asked for itself."""
     queued_ns: int = 0
     correlation_id: str | None = None
     ids: str = ""

@@ -78,7 +78,7 @@ class Logs:
         """Close all but the first, those that calls in flight need with their last call."""
         for former in self._recorders[1:]:
             former.retire()
-            if former.log is None:
+            if former.is_done:
                 self._recorders.remove(former)
                 self._dropped += former.dropped
 

@@ -26,16 +26,16 @@ _COMPLETED = Ending.COMPLETED
 class Recorder:
     """Writes calls into the audit log, if there is one."""
 
-    __slots__ = ("_dropped", "_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
+    __slots__ = ("_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
 
     def __init__(self, log: AuditLog | None = None, *, batched: bool = False) -> None:
         """`batched` leaves the writing to `flush`, for whoever handles many calls at once."""
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int]] = {}
-        """Refusals that are counted and not yet written, by lane and code: the latest, how many."""
-        self._dropped = 0
+        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int, int, int]] = {}
+        """Refusals that are counted and not yet written, by lane and code: the latest, how many,
+        and when the first and the last came."""
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -51,7 +51,12 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """Records that could not be written and were let go."""
-        return self._dropped if self.log is None else self.log.dropped
+        return 0 if self.log is None else self.log.dropped
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be written: there never was a log, or it is closed."""
+        return self.log is None or self.log.closed
 
     def snapshot(self) -> dict[str, Any] | None:
         """Counters of the log."""
@@ -72,13 +77,11 @@ class Recorder:
         self._close_if_idle()
 
     def close(self) -> None:
-        """Write what is only counted so far, and close the log."""
+        """Write what is only counted so far, and close the log; from then on it refuses calls."""
         self.flush_merged()
         if self.log is not None:
             with suppress(AuditUnavailable):
                 self.log.close()
-            self._dropped = self.log.dropped
-            self.log = self._record = None
 
     def flush(self) -> None:
         """Write what is batched; raises `AuditUnavailable` if none of it could be written."""
@@ -91,13 +94,19 @@ class Recorder:
 
     def admitted(self, flight: Flight, queue_ns: int) -> None:
         """A call enters; raises `AuditUnavailable` if that cannot be written."""
-        record = self._record
-        if record is not None:
+        record, log = self._record, self.log
+        if record is not None and log is not None:
             record(
                 events.admitted(
-                    flight.lane.fragment, flight.request_id, flight.ids, queue_ns // 1_000_000
+                    flight.lane.fragment,
+                    flight.request_id,
+                    flight.ids,
+                    queue_ns // 1_000_000,
+                    log.wall_us(flight.asked_ns),
+                    flight.timeout_ms,
                 ),
                 1,
+                flight.request_id,
             )
 
     def ended(self, flight: Flight, duration_ns: int) -> None:
@@ -118,7 +127,7 @@ class Recorder:
         else:
             body = _ended_otherwise(flight, ending, duration_ns)
         try:
-            record(body, -1)
+            record(body, -1, flight.request_id)
         finally:
             if self.retired and not self.batched:
                 self._close_if_idle()
@@ -158,7 +167,8 @@ class Recorder:
             return
         key = id(lane), error.code
         merged = self._merging.get(key)
-        self._merging[key] = lane, error, 1 if merged is None else merged[2] + 1
+        count, first_ns = (0, now_ns) if merged is None else merged[2:4]
+        self._merging[key] = lane, error, count + 1, first_ns, now_ns
         if self.flush_ns is None:
             self.flush_ns = now_ns + MERGE_WINDOW_NS
 
@@ -170,8 +180,11 @@ class Recorder:
         """Write the refusals that were only counted, one record for each lane and code."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
-        for lane, error, count in merging.values():
-            self._write_refusal("tool.call.denied", lane, error, "", count)
+        log = self.log
+        if log is not None:
+            for lane, error, count, first_ns, last_ns in merging.values():
+                times = log.wall_us(first_ns), log.wall_us(last_ns)
+                self._write_refusal("tool.call.denied", lane, error, "", (count, *times))
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):
@@ -183,7 +196,7 @@ class Recorder:
         lane: Lane,
         error: CallgateError,
         ids: str,
-        count: int | None = None,
+        merged: tuple[int, int, int] | None = None,
     ) -> None:
         record = self._record
         if record is None or error.request_id is None:
@@ -199,7 +212,7 @@ class Recorder:
                     error.code,
                     "" if limit is None else events.limit_fragment(_describe(limit)),
                     error.retry_after_ms,
-                    count,
+                    merged,
                 )
             )
 

@@ -79,6 +79,6 @@ def charge(flight: Flight, now_ns: int, wall_ns: int) -> list[CallgateError]:
         for counter in shadow(lane.shadow_rates, lane.shadow_slots, now_ns)
     ]
     if lane.shadow_default_ns != NEVER:
-        shadow_ns = lane.shadow_ceiling_ns if flight.has_own_timeout else lane.shadow_default_ns
+        shadow_ns = lane.shadow_default_ns if flight.timeout_ms is None else lane.shadow_ceiling_ns
         flight.check_at_ns = min(flight.deadline_ns, flight.asked_ns + shadow_ns)
     return would

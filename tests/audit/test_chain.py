@@ -25,7 +25,7 @@ def test_a_hash_covers_the_previous_hash_and_the_line_up_to_itself() -> None:
 def test_a_line_has_the_written_form() -> None:
     line = Chain(41, b"a" * 64).seal(BODY, 1_794_990_208_123_456_789)
 
-    assert line.startswith(b'{"v":1,"seq":42,"ts":"2026-11-18T08:23:28.123456Z","event":"policy.')
+    assert line.startswith(b'{"v":2,"seq":42,"ts":"2026-11-18T08:23:28.123456Z","event":"policy.')
     assert line.endswith(b'"}\n')
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DESIGN = """v seq ts event severity request_id correlation_id causation_id caller agent tool
 run_id policy outcome code limit retry_after_ms queue_ms duration_ms bytes_in bytes_out count
 trace_id hash"""
+REPLAY = "asked_us timeout_ms first_us last_us usage usage_limit"
 
 
 def members(body: str) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def sealed(body: str) -> Record:
 
 
 def test_a_line_has_the_members_of_the_design_and_the_two_of_the_adr() -> None:
-    assert set(Record.__struct_fields__) == {*DESIGN.split(), "segment", "prev"}
+    assert set(Record.__struct_fields__) == {*DESIGN.split(), *REPLAY.split(), "segment", "prev"}
 
 
 def test_every_event_has_a_severity() -> None:
@@ -57,13 +58,13 @@ def test_every_event_has_a_severity() -> None:
     assert set(SEVERITY.values()) <= set(get_args(Severity))
 
 
-def test_the_terminal_events_are_the_six_of_the_design() -> None:
-    names = ["completed", "failed", "timed_out", "cancelled", "crashed", "lost"]
+def test_the_terminal_events_are_the_seven_of_the_design() -> None:
+    names = ["completed", "failed", "timed_out", "cancelled", "suspended", "crashed", "lost"]
     assert {f"tool.call.{name}" for name in names} == TERMINAL
 
 
 @pytest.mark.parametrize(
-    "extra", ['"arguments":{}', '"message":"x"', '"severity":"loud"', '"count":-1', '"v":2']
+    "extra", ['"arguments":{}', '"message":"x"', '"severity":"loud"', '"count":-1', '"v":3']
 )
 def test_a_member_or_value_outside_the_schema_is_no_record(extra: str) -> None:
     line = Chain().seal('"event":"policy.loaded"', START_NS)
@@ -133,7 +134,7 @@ def test_the_longest_names_fit_into_a_line() -> None:
         "limit.rate",
         limit_fragment(longest),
         2**63,
-        9,
+        (2**63, 2**63, 2**63),
     )
 
     assert len(Chain(2**63).seal(body, START_NS)) < MAX_LINE_BYTES
@@ -145,7 +146,14 @@ def test_a_call_s_bodies_are_records_of_the_schema() -> None:
     done = sealed(ended("tool.call.failed", FRAGMENT, call_id(1), ids, 12, "tool.failed", 3, 4))
     no = sealed(
         refused(
-            "tool.call.denied", FRAGMENT, call_id(1), ids, "limit.rate", limit_fragment("r"), 9, 2
+            "tool.call.denied",
+            FRAGMENT,
+            call_id(1),
+            ids,
+            "limit.rate",
+            limit_fragment("r"),
+            9,
+            (2, 5, 6),
         )
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -226,10 +226,10 @@ def test_a_segment_that_cannot_be_begun_costs_no_written_record(
     log = open_log(tmp_path, rotate_bytes=1000)
     real_open = os.open
 
-    def no_new_files(path: Path, flags: int, mode: int = 0o777) -> int:
+    def no_new_files(path: Path, flags: int, mode: int = 0o777, **more: Any) -> int:
         if flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, "no")
-        return real_open(path, flags, mode)
+        return real_open(path, flags, mode, **more)
 
     monkeypatch.setattr(os, "open", no_new_files)
     written = 0

@@ -125,7 +125,7 @@ def test_a_clean_start_reads_no_segment(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("callgate.audit.recovery._scan", fail)
+    monkeypatch.setattr("callgate.audit.recovery._read", fail)
     open_log(tmp_path).close()
 
 

@@ -16,7 +16,8 @@ from callgate.audit.chain import Chain
 from callgate.audit.events import ended
 from callgate.audit.files import segment_path
 from callgate.audit.head import HEAD_BYTES, Head, HeadState, parse_head, read_head
-from callgate.audit.verify import MAX_PROBLEMS, Anchor, load_anchors, verify
+from callgate.audit.reader import Anchor
+from callgate.audit.verify import MAX_PROBLEMS, load_anchors, verify
 from tests.audit.helpers import (
     FRAGMENT,
     START_NS,
@@ -197,7 +198,7 @@ def test_a_call_that_begins_twice_is_found(tmp_path: Path) -> None:
 def test_a_call_without_an_end_in_a_closed_log_is_found(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     begin(log, 1)
-    log._writer.open_calls = 0
+    log._writer.open.clear()
     log.close()
 
     assert [problem.kind for problem in verify(tmp_path).problems] == ["call"]

@@ -101,8 +101,12 @@ class Book:
         self.key = None
         self.has_staged = False
         self.dropped = 0
+        self.closed = False
 
-    def record(self, body: str, opens: int = 0) -> None:
+    def wall_us(self, monotonic_ns: int) -> int:
+        return monotonic_ns // 1000
+
+    def record(self, body: str, opens: int = 0, _call: str | None = None) -> None:
         if self.is_full:
             self.open_calls += min(opens, 0)
             raise AuditUnavailable

@@ -297,10 +297,10 @@ async def test_an_answer_whose_record_cannot_be_written_is_withheld(
         assert_nothing_is_left(router)
         disk.room = None
         await router.call(call("web/echo"))
-    assert call_events(audit) == ["admitted", "admitted", "completed"]
+    assert call_events(audit) == ["admitted", "lost", "admitted", "completed"]
     async with running(policy(LIMITED, audit=audit), tmp_path, tools):
         pass
-    assert call_events(audit)[3:] == ["lost"]
+    assert len(call_events(audit)) == 4, "its end was made good, so the start has none to write"
     assert assert_each_admitted_call_ends_once(audit) == 2
     assert verify(audit).ok
 
@@ -521,7 +521,7 @@ async def test_a_former_log_is_closed_though_its_last_end_could_not_be_written(
         await asyncio.wait([task])
 
         disk.room = None
-        assert former.log is None
+        assert former.is_done
         if on_failure == "fail_closed":
             assert isinstance(task.exception(), AuditUnavailable)
     recovered = AuditLog.open(AuditSpec(str(tmp_path / "old")), policy="x")
