@@ -246,12 +246,17 @@ class ResourceLimits(msgspec.Struct, frozen=True, gc=False):
     """What a run may use. `None` leaves a dial alone, which is not the same as infinity."""
 
     memory_bytes: int | None = None
+    memory_high_bytes: int | None = None
+    """Above it a run is slowed down and its memory reclaimed (`mode: soft`); nothing is ended."""
     cpu_millicores: int | None = None
     pids: int | None = None
     """Processes and threads."""
     disk_bytes: int | None = None
     files: int | None = None
     connections: int | None = None
+    io_read_bytes_per_s: int | None = None
+    """From block devices, all processes together."""
+    io_write_bytes_per_s: int | None = None
     open_files: int | None = None
     cpu_time_ns: int | None = None
     wall_time_ns: int | None = None
@@ -316,6 +321,10 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     assumed: tuple[str, ...] = ()
     """Limits that come with containment and that nobody wrote: missing ones do not refuse."""
     mounts: tuple[MountSpec, ...] = ()
+    programs: tuple[str, ...] | None = None
+    """What it may execute beside its own command: names sought on its PATH, or paths. None: all."""
+    cgroup_parent: str | None = None
+    """A cgroup directory of the host in which runs get theirs; None: the launcher looks for one."""
     cwd: str | None = None
     """`None` is the launcher's own, or the workspace at levels with a root of their own."""
     env: EnvSpec = EnvSpec()
@@ -325,3 +334,4 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     restart: RestartSpec = RestartSpec()
     monitor_interval_ns: int = 1_000_000_000
     kill_grace_ns: int = 5_000_000_000
+    """From SIGTERM to SIGKILL."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import PurePath
 
-    from callgate.policy.manifest import Manifest
     from callgate.policy.resolve import Resolution
 
 
@@ -30,7 +29,6 @@ def launch_spec(
     command: Sequence[str],
     *,
     base: PurePath,
-    manifest: Manifest | None = None,
     tokens: Sequence[str] = (),
 ) -> LaunchSpec:
     """Return what the policy says of an agent's process.
@@ -48,10 +46,9 @@ def launch_spec(
         return None if found is None or found.mode != "enforce" else found.value
 
     limits, shadow, assumed = _limits(resolution)
-    if manifest is not None and manifest.connections is not None:
-        limits["connections"] = manifest.connections
-    level = enforced("containment.level")
-    contained = level is not None or any(each is not None for each in limits.values())
+    level, programs = enforced("containment.level"), enforced("containment.exec")
+    limited = any(each is not None for each in limits.values())
+    contained = level is not None or programs is not None or limited
     passed = value("env.pass")
     spec = LaunchSpec(
         agent=agent,
@@ -67,6 +64,8 @@ def launch_spec(
             MountSpec(str(base / each.path), each.read_only)
             for each in enforced("containment.mounts") or ()
         ),
+        programs=None if programs is None else tuple(programs),
+        cgroup_parent=value("containment.cgroup_parent"),
         env=EnvSpec(
             pass_all=passed is None and not contained,
             names=tuple(passed or ()),
@@ -76,8 +75,12 @@ def launch_spec(
         protocol=value("protocol", "mcp"),
         restart=_restart(value("restart.on"), value("restart.max"), value("restart.backoff")),
     )
-    interval = value("containment.monitor_interval")
-    return spec if interval is None else msgspec.structs.replace(spec, monitor_interval_ns=interval)
+    times = {
+        "monitor_interval_ns": value("containment.monitor_interval"),
+        "kill_grace_ns": value("containment.kill_grace"),
+    }
+    written = {name: time for name, time in times.items() if time is not None}
+    return msgspec.structs.replace(spec, **written)
 
 
 def _limits(resolution: Resolution) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:

@@ -18,7 +18,6 @@ from callgate.policy.keys import KEYS
 if TYPE_CHECKING:
     from callgate.policy.document import Document
     from callgate.policy.keys import Entry
-    from callgate.policy.manifest import Manifest
     from callgate.policy.resolve import EffectiveValue, Layer, Resolution
 
 Enforced = Literal["enforced", "shadow", "off", "absent"]
@@ -61,20 +60,13 @@ class Explainer:
                 rows += [self._row(each) for each in found if _is_here(each)]
         return rows
 
-    def absent(self, manifest: Manifest | None) -> list[Row]:
+    def absent(self) -> list[Row]:
         """Return what is written, checked and enforced by nothing here."""
         rows: list[Row] = []
         for entry in sorted(KEYS.values(), key=_absent_order):
             if entry.joins != "access":
                 found = self._resolution.values(entry.dotted)
                 rows += [self._absent(each) for each in found if not _is_here(each)]
-        if manifest is not None and manifest.connections is not None:
-            scope = self._resolution.agent_scope.describe(self._caller)
-            source = f"manifest {manifest.name}"
-            value = str(manifest.connections)
-            rows.append(
-                Row("connections", value, scope, source, "enforce", "absent", NOT_IN_PROCESS)
-            )
         return rows
 
     def _access(self, found: list[EffectiveValue]) -> Row:

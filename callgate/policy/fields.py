@@ -156,6 +156,12 @@ DurationRange = Annotated[
     PlainValidator(units.duration_range_ns),
     _schema(_text(units.RANGE_PATTERN), unlimited=False),
 ]
+SizeOrZero = Annotated[
+    int | None,
+    units.SIZE,
+    _or_unlimited(units.size_bytes),
+    _schema(_text(units.SIZE_PATTERN), {"type": "integer", "minimum": 0}),
+]
 Size = Annotated[int, units.SIZE, PlainValidator(_positive_bytes), _schema(*_SIZE, unlimited=False)]
 DurationOrNone = Annotated[
     int | None, units.DURATION, _or_unlimited(_positive_ns), _schema(_DURATION)
@@ -238,6 +244,12 @@ class BytesLimit(Limit):
 
     unit = units.SIZE
     limit: SizeOrNone
+
+
+class ZeroBytesLimit(BytesLimit):
+    """At most this many bytes, perhaps none."""
+
+    limit: SizeOrZero
 
 
 class CpuLimit(Limit):
@@ -329,6 +341,12 @@ def _env_name(value: object) -> str:
     return value
 
 
+def _cgroup(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or ".." in value.split("/"):
+        raise UnitError("the absolute path of a cgroup, such as /sys/fs/cgroup/agents")
+    return value
+
+
 MAY_BE_EMPTY = BeforeValidator(lambda data: {} if data is None else data)
 """For an entry that may stand without keys."""
 AgentName = Annotated[str, AfterValidator(_agent_name)]
@@ -347,5 +365,7 @@ State = Annotated[
     str, Unit("`local`", str), PlainValidator(_state), WithJsonSchema({"const": "local"})
 ]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Programs = Annotated[list[Text], Unit("list", ", ".join)]
+CgroupPath = Annotated[Text, AfterValidator(_cgroup)]
 Command = Annotated[list[Text], Field(min_length=1), Unit("list", lambda _: "set")]
 """Words that may hold secrets: never shown."""

@@ -44,7 +44,6 @@ class Manifest(msgspec.Struct, frozen=True):
     name: str
     limits: Defaults
     """Only what the manifest states."""
-    connections: int | None = None
 
 
 def read_manifest(data: bytes, name: str) -> tuple[Manifest | None, list[ManifestError]]:
@@ -79,7 +78,7 @@ _KEYS: tuple[tuple[str, Callable[[object], Any], dict[str, Callable[[Any], Any]]
     ("execution_limits.max_concurrent_calls", _count, {"concurrency": int}),
     ("execution_limits.rate_limit", units.rate, {"rate": units.RATE.text}),
     ("resources.network.bandwidth_limit", units.bandwidth_bps, {"bandwidth": units.bandwidth_text}),
-    ("resources.network.max_connections", _count, {"connections": int}),
+    ("resources.network.max_connections", _count, {"containment.connections": int}),
     ("resources.cpu.limit", units.millicores, {"containment.cpu": "{}m".format}),
     ("resources.memory.limit", units.size_bytes, {"containment.memory": int}),
     ("resources.disk.limit", units.size_bytes, {"containment.disk": int}),
@@ -105,10 +104,9 @@ class _Reader:
             for key, spelled in stated.items() if value is not None else ():
                 section, _, word = key.rpartition(".")
                 (contained if section else limits)[word] = spelled(value)
-        connections = limits.pop("connections", None)
         if contained and not self.errors:
             limits["containment"] = Containment.model_validate(contained)
-        return Manifest(name, Defaults.model_validate(limits), connections)
+        return Manifest(name, Defaults.model_validate(limits))
 
     def _section(self, path: str) -> dict[str, Any]:
         """Return what stands at a path, empty if nothing does; not a mapping is one error."""

@@ -217,7 +217,6 @@ class Policy:
             agent,
             words,
             base=self._base,
-            manifest=self._manifests.get(agent),
             tokens=tokens,
         )
 
@@ -230,7 +229,7 @@ class Policy:
         resolution = self._resolver.resolve(caller or ANY, agent, tool)
         explainer = Explainer(resolution, self._document, self._name, caller or ANY)
         rows = explainer.rows(tool=tool is not None)
-        return rows + explainer.absent(self._manifests.get(agent))
+        return rows + explainer.absent()
 
 
 def read_at_most(path: Path, limit: int) -> bytes:

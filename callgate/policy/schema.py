@@ -21,6 +21,7 @@ from callgate.policy.fields import (
     BandwidthLimit,
     BytesLimit,
     CallerName,
+    CgroupPath,
     Command,
     CountLimit,
     CpuLimit,
@@ -30,6 +31,7 @@ from callgate.policy.fields import (
     EnvNames,
     Key,
     Mode,
+    Programs,
     QueueLength,
     QuotaLimit,
     RateLimit,
@@ -44,6 +46,7 @@ from callgate.policy.fields import (
     Token,
     ToolName,
     Version,
+    ZeroBytesLimit,
     few_tools,
 )
 from callgate.policy.units import Unit
@@ -179,6 +182,10 @@ class Containment(Strict):
         BytesLimit | None, Key("Bytes in the workspace.", "launcher", contained="1Gi")
     ] = None
     files: Annotated[CountLimit | None, Key("Files in the workspace.", "launcher")] = None
+    connections: Annotated[
+        CountLimit | None,
+        Key("Network connections that are open at once.", "launcher"),
+    ] = None
     open_files: Annotated[CountLimit | None, Key("Open files of a process.", "launcher")] = None
     cpu_time: Annotated[TimeLimit | None, Key("Processor time of a process.", "launcher")] = None
     wall_time: Annotated[TimeLimit | None, Key("Life of a run.", "launcher")] = None
@@ -186,7 +193,24 @@ class Containment(Strict):
         None
     )
     core_size: Annotated[
-        BytesLimit | None, Key("Size of a core dump.", "launcher", member="core_bytes")
+        ZeroBytesLimit | None,
+        Key("Size of a core dump; 0 for none.", "launcher", member="core_bytes"),
+    ] = None
+    io_read: Annotated[
+        BytesLimit | None,
+        Key("Bytes read from disks in a second.", "nothing", member="io_read_bytes_per_s"),
+    ] = None
+    io_write: Annotated[
+        BytesLimit | None,
+        Key("Bytes written to disks in a second.", "nothing", member="io_write_bytes_per_s"),
+    ] = None
+    exec: Annotated[
+        Programs | None,
+        Key("Programs that it may execute beside its command; without it, all.", "nothing"),
+    ] = None
+    cgroup_parent: Annotated[
+        CgroupPath | None,
+        Key("The cgroup of this host in which runs get theirs.", "nothing"),
     ] = None
     mounts: Annotated[
         list[Mount],
@@ -197,6 +221,9 @@ class Containment(Strict):
         bool | None, Key("Run even where the host cannot enforce all of it.", "launcher")
     ] = None
     monitor_interval: Annotated[Duration | None, Key("Time between two looks.", "launcher")] = None
+    kill_grace: Annotated[
+        Duration | None, Key("Time to end by itself before it is killed.", "launcher")
+    ] = None
 
 
 class Restart(Strict):

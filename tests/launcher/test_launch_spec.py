@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from callgate.model import LaunchSpec, MountSpec, ResourceLimits, RestartSpec
-from callgate.policy import Policy
+from callgate.policy import Policy, PolicyError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +59,8 @@ def test_unlimited_leaves_a_dial_alone() -> None:
 def test_every_limit_has_its_dial() -> None:
     spec = compiled(
         "containment: {memory: 1Mi, cpu: 100m, pids: 2, disk: 3Mi, files: 4, open_files: 5,"
-        " cpu_time: 6s, wall_time: 7s, address_space: 8Mi, core_size: 9Mi}"
+        " cpu_time: 6s, wall_time: 7s, address_space: 8Mi, core_size: 9Mi, connections: 10,"
+        " io_read: 11Mi, io_write: 12Mi}"
     )
 
     assert spec.limits == ResourceLimits(
@@ -71,8 +74,36 @@ def test_every_limit_has_its_dial() -> None:
         wall_time_ns=7 * SECOND,
         address_space_bytes=8 * MIB,
         core_bytes=9 * MIB,
+        connections=10,
+        io_read_bytes_per_s=11 * MIB,
+        io_write_bytes_per_s=12 * MIB,
     )
     assert spec.assumed == ()
+
+
+def test_the_programs_the_parent_group_and_the_kill_grace_are_handed_on() -> None:
+    spec = compiled(
+        "containment: {exec: [git, /usr/bin/env], cgroup_parent: /sys/fs/cgroup/x, kill_grace: 0s}"
+    )
+
+    assert (spec.programs, spec.cgroup_parent) == (("git", "/usr/bin/env"), "/sys/fs/cgroup/x")
+    assert spec.kill_grace_ns == 0
+    assert spec.contained
+
+
+def test_nothing_said_of_programs_allows_all_and_an_empty_list_none() -> None:
+    assert compiled("containment: {memory: 1Gi}").programs is None
+    assert compiled("containment: {exec: []}").programs == ()
+
+
+def test_no_core_dump_is_a_limit_of_zero() -> None:
+    assert compiled("containment: {core_size: 0}").limits.core_bytes == 0
+
+
+@pytest.mark.parametrize("path", ["agents", "/sys/fs/cgroup/../../etc", ""])
+def test_a_parent_group_is_an_absolute_path_that_leads_nowhere_else(path: str) -> None:
+    with pytest.raises(PolicyError):
+        compiled(f"containment: {{cgroup_parent: '{path}'}}")
 
 
 def test_a_limit_in_shadow_is_only_watched() -> None:

@@ -158,6 +158,41 @@ def test_what_bwrap_needs_is_added_to_the_processes_of_a_sandbox() -> None:
     assert decided.cgroup.settings[-1].value == "18"
 
 
+def test_a_soft_limit_of_memory_is_v2s_high_mark_and_nothing_harder() -> None:
+    decided = planned(limited(memory_high_bytes=64 * MIB))
+
+    assert decided.cgroup is not None
+    assert [(each.file, each.value) for each in decided.cgroup.settings] == [
+        ("memory.high", str(64 * MIB))
+    ]
+    assert decided.effective["memory_high"].status == "enforced"
+
+
+@pytest.mark.parametrize("level", ["privileged", "strict"])
+def test_a_soft_limit_that_nothing_holds_is_told_and_refuses_nobody(level: Any) -> None:
+    v1 = changed(ABLE, cgroups=Cgroups(v1={"memory": "/sys/fs/cgroup/memory"}))
+    spec = changed(limited(memory_high_bytes=64 * MIB), level=level)
+
+    effect = planned(spec, v1).effective["memory_high"]
+
+    assert (effect.status, bool(effect.reason)) == ("absent", True)
+
+
+@pytest.mark.parametrize(
+    ("feature", "spec"),
+    [
+        ("io_read", limited(io_read_bytes_per_s=MIB)),
+        ("io_write", limited(io_write_bytes_per_s=MIB)),
+        ("exec", changed(CONTAINED, programs=())),
+        ("cgroup_parent", changed(CONTAINED, cgroup_parent="/sys/fs/cgroup/agents")),
+    ],
+)
+def test_what_this_launcher_cannot_do_is_refused_if_it_was_written(
+    feature: str, spec: LaunchSpec
+) -> None:
+    assert set(gaps(spec, ABLE)) == {feature}
+
+
 def test_rlimits_are_those_that_were_asked_for() -> None:
     spec = limited(open_files=32, cpu_time_ns=1_500_000_000, core_bytes=0)
 

@@ -34,6 +34,7 @@ NAMES_A_KEY = {
     "policy/compile_launch.py": {
         # settings of a launch, no limits: each becomes something of its own
         *("containment.allow_degraded", "containment.level", "containment.monitor_interval"),
+        *("containment.exec", "containment.cgroup_parent", "containment.kill_grace"),
         *("containment.mounts", "env.pass", "env.secret", "launcher", "protocol"),
         *("restart.backoff", "restart.max", "restart.on"),
     },
@@ -45,13 +46,14 @@ NAMES_A_KEY = {
         # what keys of other programs mean here
         *("bandwidth", "concurrency", "max_timeout", "rate", "timeout"),
         *("containment.cpu", "containment.disk", "containment.memory", "containment.pids"),
+        "containment.connections",
     },
     "policy/policy.py": {"command", "files"},  # who launches needs one; a slot's name
     "policy/problems.py": {"command", "token"},  # what no error shows
     "policy/resolve.py": {"deny"},  # the default word of `on_limit`
     "policy/source.py": {"on"},  # a boolean of YAML 1.1
     "policy/units.py": {"bandwidth", "rate"},  # kinds of values
-    "cli/app.py": {"pass"},  # the word of an option
+    "cli/app.py": {"exec", "pass"},  # a command, the word of an option
     "cli/explain_plan.py": {"launcher"},  # who shows no plan
     "cli/reference.py": {"mounts", "rate"},  # how the page writes them
 }
@@ -84,6 +86,8 @@ def a_value(entry: Entry, field: FieldInfo) -> Any:
             return get_args(kind)[-1]
     if bool in kinds:
         return True
+    if entry.name == "cgroup_parent":
+        return "/sys/fs/cgroup/agents"
     by_kind = {
         "duration": "9s",
         "size": "9Mi",
@@ -184,6 +188,7 @@ def test_the_profiles_are_what_the_rows_say() -> None:
 
 def test_each_enforced_limit_has_its_member_in_the_spec_that_its_enforcer_reads() -> None:
     specs: dict[str, Any] = {"router": LaneSpec, "gate": GateSpec, "launcher": ResourceLimits}
+    specs["nothing"] = ResourceLimits  # what this launcher cannot do, another one may
     for entry in KEYS.values():
         if entry.is_limit:
             assert entry.key.by is not None

@@ -66,7 +66,7 @@ def test_the_example_of_opensentience_means_what_it_says(tmp_path: Path) -> None
         "containment.memory": "512Mi",
         "containment.cpu": "500m",
         "containment.disk": "1Gi",
-        "connections": "100",
+        "containment.connections": "100",
     }
     assert found["timeout"].source == "manifest agent.json"
 
@@ -95,7 +95,7 @@ def test_what_the_agent_states_caps_its_manifests_containment(tmp_path: Path) ->
 
 def test_a_manifest_without_limits_says_nothing() -> None:
     assert manifest({"name": "x"}).limits.model_fields_set == set()
-    assert manifest({}).connections is None
+    assert manifest({}).limits.model_fields_set == set()
     assert manifest({"resources": {}, "execution_limits": {}}).limits.model_fields_set == set()
 
 

@@ -1,8 +1,8 @@
 """A run's control group as data: which files get which values, in v2's words and in v1's.
 
 Pure: a plan can be printed before anything is done. Swap is none at all: a limit on memory
-that leaves swap alone only makes the host slow. v2's `memory.high` is not used, because it
-throttles: time to an out-of-memory grew tenfold.
+that leaves swap alone only makes the host slow. v2's `memory.high` is for a soft limit alone,
+because it throttles: below a hard one the time to an out-of-memory grew tenfold.
 
 v1 is an adapter for memory, cpu and pids, each in a hierarchy of its own. It has no
 `oom.group`: the kernel kills one process of the group, and the launcher, when it sees the
@@ -68,8 +68,8 @@ def settings(
 ) -> tuple[Setting, ...]:
     """Return what is written for one controller, in this order; nothing without a limit."""
     match controller:
-        case "memory" if limits.memory_bytes is not None:
-            return _memory(version, str(limits.memory_bytes))
+        case "memory":
+            return _memory(version, limits)
         case "cpu" if limits.cpu_millicores is not None:
             quota_us, period_us = cpu_quota(limits.cpu_millicores)
             if version == "v2":
@@ -84,7 +84,14 @@ def settings(
             return ()
 
 
-def _memory(version: Version, size: str) -> tuple[Setting, ...]:
+def _memory(version: Version, limits: ResourceLimits) -> tuple[Setting, ...]:
+    size, high = limits.memory_bytes, limits.memory_high_bytes
+    soft = (Setting("v2", "memory", "memory.high", str(high), rounded=True),)
+    found = () if high is None or version == "v1" else soft
+    return found if size is None else found + _hard_memory(version, str(size))
+
+
+def _hard_memory(version: Version, size: str) -> tuple[Setting, ...]:
     if version == "v2":
         return (
             Setting("v2", "memory", "memory.max", size, rounded=True),

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 NOT_ASKED = "not asked for"
 _ENFORCED = Effect("enforced")
 _NOT_ASKED = Effect("absent", NOT_ASKED)
+_NO_WAY = Effect("absent", "this launcher has no way to do it")
+_NO_HIGH = Effect("absent", "no v2 cgroup with a memory controller; above it there is a warning")
 
 RLIMITS = {
     "open_files": ("RLIMIT_NOFILE", "open_files"),
@@ -40,6 +42,8 @@ RLIMITS = {
     "address_space": ("RLIMIT_AS", "address_space_bytes"),
     "core_size": ("RLIMIT_CORE", "core_bytes"),
 }
+_NEVER_A_GAP = ("tree_kill", "memory_high")
+"""A soft limit is a wish: without it there still is the warning of the shadow beside it."""
 _LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
 _LANDLOCK_NEEDED: dict[Level, int] = {
     "strict": bwrap.SCOPE_ABI,
@@ -198,6 +202,17 @@ def _effects(
         absent = Effect("absent", f"{host.platform} has no {name}")
         held = _ENFORCED if name in host.rlimits else absent
         effects[kind] = _NOT_ASKED if getattr(limits, member) is None else held
+    slowed = cgroup is not None and any(each.file == "memory.high" for each in cgroup.settings)
+    high = _ENFORCED if slowed else _NO_HIGH
+    effects["memory_high"] = _NOT_ASKED if limits.memory_high_bytes is None else high
+    asked = {
+        "io_read": limits.io_read_bytes_per_s,
+        "io_write": limits.io_write_bytes_per_s,
+        "exec": spec.programs,
+        "cgroup_parent": spec.cgroup_parent,
+    }
+    for kind, written in asked.items():
+        effects[kind] = _NOT_ASKED if written is None else _NO_WAY
     effects["wall_time"] = _NOT_ASKED if limits.wall_time_ns is None else _ENFORCED
     effects["environment"] = _NOT_ASKED if spec.env.pass_all else _ENFORCED
     return effects
@@ -256,7 +271,7 @@ def _watched(spec: LaunchSpec) -> str:
 def _gaps(spec: LaunchSpec, effective: dict[str, Effect]) -> dict[str, str]:
     gaps = {}
     for feature, effect in effective.items():
-        if effect.status == "enforced" or effect is _NOT_ASKED or feature == "tree_kill":
+        if effect.status == "enforced" or effect is _NOT_ASKED or feature in _NEVER_A_GAP:
             continue
         of_level = feature in _LEVEL_FEATURES or spec.level == "strict"
         written = effect.status == "absent" and feature not in spec.assumed
