@@ -48,6 +48,8 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     agent: str | None = None
     tool: str | None = None
     per_caller: bool = False
+    tried: bool = False
+    """Counted apart, for a profile that is only tried (in shadow) beside the limits that hold."""
 
     @property
     def owned_by_caller(self) -> bool:
@@ -94,6 +96,8 @@ class SlotSpec(msgspec.Struct, frozen=True, gc=False):
     scope: Scope
     limit: int
     shadow: bool = False
+    queue: int = 0
+    """In shadow: how many more would have waited; only those after them would have been refused."""
 
 
 class QuotaSpec(msgspec.Struct, frozen=True, gc=False):
@@ -141,6 +145,9 @@ class LaneSpec(msgspec.Struct, frozen=True):
     """For calls that ask for none."""
     max_timeout: TimeSpec | None
     """The lowest ceiling that applies, also to the default."""
+    tried_timeout: TimeSpec | None
+    """Of a profile that is only tried; in shadow, as is the next one."""
+    tried_max_timeout: TimeSpec | None
     rates: tuple[RateSpec, ...]
     slots: tuple[SlotSpec, ...]
     quota: QuotaSpec | None

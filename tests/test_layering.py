@@ -55,6 +55,7 @@ PURE = frozenset(
         "policy/manifest",
         "policy/patterns",
         "policy/problems",
+        "policy/purpose",
         "policy/resolve",
         "policy/schema",
         "policy/source",

@@ -36,6 +36,14 @@ class SchemaFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
+class For(StrEnum):
+    """Who is to use a policy file."""
+
+    RUN = "run"
+    SERVE = "serve"
+    ROUTER = "router"
+
+
 class LazyGroup(TyperGroup):
     """Imports a sub-application only when it is used."""
 
@@ -60,6 +68,12 @@ app = typer.Typer(
 )
 
 PolicyPath = Annotated[Path, typer.Argument(metavar="F", help="A policy file.")]
+ForWhom = Annotated[
+    For,
+    typer.Option(
+        "--for", help="Who uses it: the profile and the audit that hold where it says nothing."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -116,11 +130,12 @@ def run(
 
 
 @app.command()
-def check(file: PolicyPath, *, as_json: AsJson = False) -> None:
+def check(file: PolicyPath, *, for_whom: ForWhom = For.RUN, as_json: AsJson = False) -> None:
     """Check a policy file; lists every problem with its line and column."""
     from callgate.cli import output
+    from callgate.cli.purposes import purpose_of
 
-    policy = output.load_or_exit(file, as_json=as_json)
+    policy = output.load_or_exit(file, as_json=as_json, purpose=purpose_of(for_whom.value))
     output.checked(policy, file, as_json=as_json)
 
 
@@ -137,18 +152,21 @@ def explain(
     plan: Annotated[
         bool, typer.Option("--plan", help="Show how its process would be launched on this host.")
     ] = False,
+    for_whom: ForWhom = For.RUN,
     as_json: AsJson = False,
 ) -> None:
     """Show each limit that holds, and the line that says so."""
     from callgate.cli import output
+    from callgate.cli.purposes import purpose_of
 
-    policy = output.load_or_exit(file, as_json=as_json)
+    policy = output.load_or_exit(file, as_json=as_json, purpose=purpose_of(for_whom.value))
     if plan:
         from callgate.cli.explain_plan import show_plan
 
         raise typer.Exit(show_plan(policy, agent, as_json=as_json))
     if agent not in policy.agents:
         typer.echo(f"{file}: names no agent {agent!r}; it gets the defaults", err=True)
+    typer.echo(f"{file}: {output.verdict(policy)}", err=True)
     listed = policy.explain(agent, tool, caller)
     if tool is None:
         output.explained(listed, as_json=as_json)

@@ -12,6 +12,7 @@ from callgate.cli import table
 from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
+from callgate.policy.purpose import ROUTER, Purpose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +23,10 @@ _COLUMNS = ("key", "value", "scope", "source", "enforced", "note")
 _COLOURS = {"enforced": "green", "shadow": "yellow", "off": "dim", "absent": "red"}
 
 
-def load_or_exit(file: Path, *, as_json: bool) -> Policy:
+def load_or_exit(file: Path, *, as_json: bool, purpose: Purpose = ROUTER) -> Policy:
     """Return the policy, or print its problems and exit with code 1."""
     try:
-        return Policy.load(file)
+        return Policy.load(file, purpose=purpose)
     except PolicyError as error:
         if as_json:
             print_json({"ok": False, **error.as_dict()})
@@ -42,12 +43,26 @@ def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
     found = [*policy.warnings, *policy.unknown_launchers(installed())]
     if as_json:
         warnings = [msgspec.structs.asdict(warning) for warning in found]
-        print_json({"ok": True, "revision": policy.revision, "warnings": warnings})
+        answer = {"ok": True, "revision": policy.revision, "for": policy.purpose.name}
+        answer |= {"profile": policy.profile_name, "audit": _audit(policy)}
+        print_json(answer | {"warnings": warnings})
         return
     for warning in found:
         typer.echo(f"{render(warning, str(file))} [warning]", err=True)
     agents, callers = len(policy.agents), len(policy.callers)
-    typer.echo(f"{file}: ok, revision {policy.revision}, agents {agents}, callers {callers}")
+    counts = f"agents {agents}, callers {callers}"
+    typer.echo(f"{file}: ok, revision {policy.revision}, {counts}; {verdict(policy)}")
+
+
+def verdict(policy: Policy) -> str:
+    """Return which profile and which audit a policy has, and for whom."""
+    audit = _audit(policy)
+    where = "no audit" if audit is None else f"audit in {audit}"
+    return f"for {policy.purpose.name}: profile {policy.profile_name}, {where}"
+
+
+def _audit(policy: Policy) -> str | None:
+    return None if policy.audit is None else policy.audit.path
 
 
 def explained(rows: list[Row], *, as_json: bool) -> None:

@@ -60,9 +60,9 @@ enforced ceiling and a lower one in shadow meet, the enforced one stays.
 ## What is refused
 
 Unknown and duplicate keys, keys without a value, merge keys (`<<`), tags, a second document,
-and `yes no on off y n` as values without quotes (but `mode: off`). Aliases work within 100,000
-values. A `token` is `env:NAME`, never the secret. Errors show nothing that stands under `token`,
-`env`, `command` or `state`.
+and `yes no on off y n` as values without quotes (but `mode: off` and `audit: off`). Aliases work
+within 100,000 values. A `token` is `env:NAME`, never the secret. Errors show nothing that stands
+under `token`, `env`, `command` or `state`.
 
 ## Keys
 """
@@ -77,6 +77,9 @@ def json_schema() -> dict[str, Any]:
         entries["additionalProperties"] = {  # an entry may stand without keys
             "anyOf": [entries["additionalProperties"], {"type": "null"}]
         }
+    audit = schema["properties"]["audit"]
+    says = audit.pop("description")
+    schema["properties"]["audit"] = {"anyOf": [{"const": "off"}, audit], "description": says}
     tools = schema["$defs"]["AgentPolicy"]["properties"]["tools"]
     tools["propertyNames"] = {"minLength": 1, "maxLength": MAX_TOOL_CHARS}
     return {"$schema": SCHEMA_DIALECT, **schema}
@@ -120,6 +123,8 @@ def _profile_value(name: str, profile: Defaults) -> str:
     entry = KEYS[name]
     value = Layer("agent", profile).get(entry)
     limit = value.limit if isinstance(value, Limit) else value
+    if limit is None:
+        return units.UNLIMITED
     text = str(limit) if entry.unit is None else entry.unit.text(limit)
     return f"{text}, {value.on_limit}" if name == "rate" else text
 

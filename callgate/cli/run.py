@@ -149,10 +149,11 @@ def _where_to_look(missing: str) -> str:
 
 def _read_policy(options: argparse.Namespace) -> Plan:
     with _no_plugins():
-        from callgate.policy import Policy, PolicyError
+        from callgate.cli.run_policy import load
+        from callgate.policy import PolicyError
 
         try:
-            policy = Policy.load(options.policy)
+            policy = load(options.policy, _say)
         except PolicyError as error:
             raise Unusable(f"the policy cannot be used\n{error}") from None
     return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options))
@@ -227,6 +228,7 @@ async def _serve(
         router = await asyncio.to_thread(_build, plan)
     async with AsyncExitStack() as stack:
         await _enter(stack, router)
+        from callgate.cli.run_policy import announce
         from callgate.gate.stdio import Settings, StdioGate
 
         settings = Settings(
@@ -242,7 +244,7 @@ async def _serve(
             say=_say,
         )
         warnings.hear = gate.supervisor.warn
-        _announce(router.policy, plan)
+        announce(router.policy, plan.spec, _say)
         _collect_garbage()
         if plan.policy is None:
             return await gate.run(first)
@@ -263,10 +265,11 @@ def _collect_garbage() -> None:
 def _build(plan: Plan) -> Router:
     """A router, and everything else that the gate is made of, imported. In a thread."""
     import callgate.gate.stdio  # noqa: F401  # most of what there is to import
+    from callgate.cli.run_policy import default_policy
     from callgate.router import Router
     from callgate.telemetry.nobody import configured
 
-    policy = _default_policy() if plan.policy is None else plan.policy
+    policy = default_policy(_say) if plan.policy is None else plan.policy
     provider = configured()
     return Router(policy, batched=True, tracer_provider=provider, meter_provider=provider)
 
@@ -279,45 +282,6 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
         raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
 
 
-def _default_policy() -> Policy:
-    """Zero configuration: the profile for a person at a client, and an audit at home."""
-    from callgate.audit.files import check_writable
-    from callgate.policy import Policy
-    from callgate.stores.place import state_dir
-
-    path = str(state_dir() / "audit")
-    error = check_writable(path)
-    if error is None:
-        return Policy.profile("interactive", audit={"path": path, "on_failure": "drop"})
-    _say(f"no audit is written: {error}")
-    return Policy.profile("interactive")
-
-
-def _announce(policy: Policy, plan: Plan) -> None:
-    """One line: what is enforced, and what is not."""
-    rows = {row.key: row.value for row in policy.explain(plan.spec.agent)}
-    limits = ", ".join(
-        f"{key} {rows[key]}" for key in ("timeout", "concurrency", "rate", "queue") if key in rows
-    )
-    contained = _contained(plan.spec)
-    audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
-    if policy.agents and plan.spec.agent not in policy.agents:
-        names = ", ".join(sorted(policy.agents))
-        _say(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
-    _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
-    if os.isatty(0):
-        _say("reads MCP from this terminal; it is meant to be started by an MCP client")
-
-
-def _contained(spec: LaunchSpec) -> str:
-    by = "" if spec.launcher == BUILT_IN else f" by launcher {spec.launcher}"
-    if spec.contained:
-        return f"contained at level {spec.level}{by}"
-    if by:
-        return f"started{by}, of which no containment was asked"
-    return "not contained: the process has all rights of yours"
-
-
 async def _follow(
     plan: Plan,
     options: argparse.Namespace,
@@ -326,9 +290,10 @@ async def _follow(
     launcher: Launchers,
 ) -> None:
     """Reload the policy when it changes, or on SIGHUP."""
+    from callgate.cli.run_policy import load
     from callgate.cli.watch import watch
     from callgate.launcher.protocol import LaunchRefused
-    from callgate.policy import Policy, PolicyError
+    from callgate.policy import PolicyError
 
     async def use(found: Policy | PolicyError) -> None:
         if isinstance(found, PolicyError):
@@ -354,7 +319,7 @@ async def _follow(
             await hung_up.wait()
             hung_up.clear()
             try:
-                found: Policy | PolicyError = await asyncio.to_thread(Policy.load, options.policy)
+                found: Policy | PolicyError = await asyncio.to_thread(load, options.policy, _say)
             except PolicyError as error:
                 found = error
             await use(found)

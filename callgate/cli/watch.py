@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from callgate.policy.policy import Policy, read_at_most
 from callgate.policy.problems import PolicyError
+from callgate.policy.purpose import ROUTER
 from callgate.policy.source import MAX_SOURCE_BYTES
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Watcher:
         self._files: tuple[Path, ...] = (path,) if since is None else since.files
         self._stamps: tuple[_Stamp, ...] | None = None
         self._digest: bytes | None = None
+        self._purpose = ROUTER if since is None else since.purpose
         self._revision = None if since is None else since.revision
 
     def look(self) -> Policy | PolicyError | None:
@@ -65,7 +67,7 @@ class Watcher:
 
     def _load(self) -> Policy | PolicyError | None:
         try:
-            policy = Policy.load(self._path)
+            policy = Policy.load(self._path, purpose=self._purpose)
         except PolicyError as error:
             # An invalid file names no manifests; those of the last valid one stay watched.
             self._revision = None

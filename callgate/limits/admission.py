@@ -93,7 +93,7 @@ def shadow(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> li
     """Count a call that passes anyway; return the counters that would have refused it."""
     refusing: list[Rate | Slots] = []
     for slot in slots:
-        if slot.used >= slot.limit:
+        if slot.used >= slot.limit + slot.spec.queue:
             refusing.append(slot)
         slot.used += 1
     for rate in rates:

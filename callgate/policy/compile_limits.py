@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _SPECS: dict[units.Unit | None, Any] = {
     units.DURATION: TimeSpec,
     units.SIZE: BytesSpec,
-    units.COUNT: SlotSpec,
 }
 
 
@@ -45,10 +44,13 @@ def lane_spec(
     for name, entry in KEYS.items():
         if entry.key.by != "router":
             continue
-        found = resolution.values(name)
-        specs = [_spec(each) for each in found if entry.is_limit and each.active]
+        found, tried = resolution.values(name), resolution.tried(name)
+        specs = [_spec(each, resolution) for each in found if entry.is_limit and each.active]
+        trial = None if tried is None else _spec(tried, resolution)
+        if f"tried_{name}" in LaneSpec.__struct_fields__:
+            members[f"tried_{name}"] = trial
         if entry.joins == "every":
-            members[entry.member] = tuple(specs)
+            members[entry.member] = tuple(specs if trial is None else [*specs, trial])
         elif entry.is_limit:
             members[entry.member] = specs[0] if specs else None
         else:
@@ -90,8 +92,11 @@ def audit_spec(audit: Audit, path: str) -> AuditSpec:
     return AuditSpec(**stated | {"path": path, "fail_closed": fail_closed})
 
 
-def _spec(each: EffectiveValue) -> Any:
+def _spec(each: EffectiveValue, resolution: Resolution) -> Any:
     shadow = each.mode == "shadow"
+    if each.entry.unit is units.COUNT:
+        waiting = resolution.would_wait(each) if shadow else 0
+        return SlotSpec(each.scope, each.value, shadow, waiting)
     if each.entry.unit is not units.RATE:
         return _SPECS[each.entry.unit](each.scope, each.value, shadow)
     count, period_ns = each.value

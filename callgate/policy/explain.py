@@ -51,13 +51,14 @@ class Explainer:
         """Return what is enforced in this process, outermost scope first."""
         rows: list[Row] = []
         for name, entry in KEYS.items():
-            found = self._resolution.values(name)
+            found, tried = self._resolution.values(name), self._resolution.tried(name)
             if entry.joins == "access":
                 rows += [self._access(found)] if tool else []
             elif name == "timeout":
                 rows += [self._timeout(each) for each in found]
             else:
                 rows += [self._row(each) for each in found if _is_here(each)]
+            rows += [] if tried is None or not _is_here(tried) else [self._row(tried)]
         return rows
 
     def absent(self) -> list[Row]:

@@ -2,9 +2,9 @@
 
 Pure. `KEYS` has each key that a lane or an agent's process can have, in the order in which
 `explain` shows them; `PROFILES` are the values of their `Key`s. `guarded` has the values of
-OpenSentience's defaults and is a policy file's default; `interactive` is for a person at a
-client who would rather wait than be refused, and whose agents may start cold from a package
-index.
+OpenSentience's defaults, and a queue, because every model makes some calls at once; in
+`interactive` nothing that a well-behaved client does is refused, however long it takes, and
+agents may start cold from a package index. `purpose` says which of them a file starts from.
 """
 
 from __future__ import annotations

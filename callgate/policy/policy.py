@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +22,7 @@ from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from callgate.policy.problems import PolicyError, Problem
+from callgate.policy.purpose import ROUTER, ProfileName, Purpose
 from callgate.policy.resolve import Resolver
 from callgate.policy.validate import validate
 
@@ -47,6 +48,7 @@ class Policy:
         "audit",
         "callers",
         "files",
+        "purpose",
         "revision",
         "source",
         "warnings",
@@ -61,13 +63,15 @@ class Policy:
         revision: str,
         name: str,
         base: Path | None,
+        purpose: Purpose,
     ) -> None:
         self._file = file
         self._document = document
         self._manifests = manifests
         self._name = Path(name).name
         self._base = Path.cwd() if base is None else base
-        self._resolver = Resolver(file, manifests)
+        self._resolver = Resolver(file, manifests, purpose)
+        self.purpose = purpose
         self.revision = revision
         """12 hex digits over the text and its manifests."""
         self.source: Path | None = None
@@ -76,9 +80,9 @@ class Policy:
         self.callers = frozenset(file.callers) - {ANY}
         self.agents = frozenset(file.agents)
         audit = file.audit
-        self.audit: AuditSpec | None = (
-            None if audit is None else audit_spec(audit, _resolved(audit.path, base))
-        )
+        self.audit: AuditSpec | None = None if "audit" in file.model_fields_set else purpose.audit
+        if audit is not None:
+            self.audit = audit_spec(audit, _resolved(audit.path, base))
         self.warnings: tuple[Problem, ...] = ()
 
     @classmethod
@@ -89,17 +93,19 @@ class Policy:
         source: str = "<policy>",
         base: str | os.PathLike[str] | None = None,
         environ: Mapping[str, str] | None = None,
+        purpose: Purpose = ROUTER,
     ) -> Policy:
         """Read a policy's text; raises `PolicyError` with every problem.
 
         `base` is the directory that its paths are relative to; without it, the current one.
+        `purpose` says what holds where the text says nothing.
         """
         from callgate.policy.source import read  # noqa: PLC0415  # YAML: 15 ms
 
         document, problems = read(text)
         if document is None:
             raise PolicyError(problems, source=source)
-        return cls._made(document, problems, text.encode(), source, base, environ)
+        return cls._made(document, problems, text.encode(), source, base, environ, purpose)
 
     @classmethod
     def _made(
@@ -110,6 +116,7 @@ class Policy:
         source: str,
         base: str | os.PathLike[str] | None = None,
         environ: Mapping[str, str] | None = None,
+        purpose: Purpose = ROUTER,
     ) -> Policy:
         """Make a policy of what was read, with the problems that it has so far."""
         file, more = validate(document)
@@ -133,7 +140,15 @@ class Policy:
         if problems:
             raise PolicyError(problems, source=source)
         revision = digest.hexdigest()[:_REVISION_CHARS]
-        policy = cls(file, document, manifests, revision=revision, name=source, base=folder)
+        policy = cls(
+            file,
+            document,
+            manifests,
+            revision=revision,
+            name=source,
+            base=folder,
+            purpose=purpose,
+        )
         policy.files = tuple(files)
         known = os.environ if environ is None else environ
         policy.warnings = tuple(warnings_of(file, document, policy._resolver, known))
@@ -141,9 +156,13 @@ class Policy:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        purpose: Purpose = ROUTER,
     ) -> Policy:
-        """Read a policy file; its paths are relative to it."""
+        """Read a policy file; its paths are relative to it. See `parse` for `purpose`."""
         from callgate.policy.source import MAX_SOURCE_BYTES, decode  # noqa: PLC0415  # as above
 
         place = Path(path)
@@ -156,22 +175,29 @@ class Policy:
         text = decode(data)
         if isinstance(text, Problem):
             raise PolicyError([text], source=str(place))
-        policy = cls.parse(text, source=str(place), base=place.parent, environ=environ)
+        policy = cls.parse(
+            text, source=str(place), base=place.parent, environ=environ, purpose=purpose
+        )
         policy.source = place
         policy.files = (place, *policy.files)
         return policy
 
     @classmethod
-    def profile(cls, name: str, *, audit: Mapping[str, Any] | None = None) -> Policy:
-        """Return a policy without a file: a profile's values, and an audit if it is asked for."""
-        tree = {"version": 1, "profile": name} | ({} if audit is None else {"audit": {**audit}})
+    def profile(cls, name: ProfileName, *, purpose: Purpose = ROUTER) -> Policy:
+        """Return a policy without a file: a profile's values, and the purpose's audit."""
+        tree = {"version": 1, "profile": name}
         data = msgspec.json.encode(tree)
-        return cls._made(Document.of(tree), [], data, f"<profile {name}>")
+        return cls._made(Document.of(tree), [], data, f"<profile {name}>", purpose=purpose)
 
     @classmethod
     def default(cls) -> Policy:
         """Return what a policy file that says nothing means."""
         return cls.profile("guarded")
+
+    @property
+    def profile_name(self) -> str:
+        """Return the profile that holds where the file says nothing."""
+        return self._resolver.profile
 
     def agent_key(self, agent: str) -> str:
         """Return the name if the policy has it, else `*`."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from callgate.policy.manifest import Manifest
+    from callgate.policy.purpose import Purpose
     from callgate.policy.schema import PolicyFile
 
 GLOBAL = Scope("global")
@@ -72,11 +73,16 @@ class EffectiveValue(Struct, frozen=True):
 class Resolver:
     """The layers of one policy."""
 
-    def __init__(self, file: PolicyFile, manifests: Mapping[str, Manifest]) -> None:
+    def __init__(
+        self, file: PolicyFile, manifests: Mapping[str, Manifest], purpose: Purpose
+    ) -> None:
         self._file = file
+        self.profile = file.profile or purpose.profile
         self.global_layer = Layer("global", file.global_, ("global",))
         self._defaults = Layer("agent", file.defaults, ("defaults",))
-        self._profile = Layer("agent", PROFILES[file.profile], label=f"profile {file.profile}")
+        self._profile = _profile_layer(self.profile)
+        self.tried = None if purpose.tried is None else _profile_layer(purpose.tried)
+        """The layer of the profile that is only tried."""
         self._manifests = {
             agent: Layer("agent", manifest.limits, label=f"manifest {manifest.name}")
             for agent, manifest in manifests.items()
@@ -145,6 +151,22 @@ class Resolution:
     def value(self, name: str) -> EffectiveValue | None:
         """Return what holds for a key that has one value; None if nobody states it."""
         return next(iter(self.values(name)), None)
+
+    def tried(self, name: str) -> EffectiveValue | None:
+        """Return the limit of the profile that is only tried: in shadow, and counted apart."""
+        entry, layer = KEYS[name], self._resolver.tried
+        if layer is None or not entry.is_limit or layer.get(entry) is None:
+            return None
+        scope = replace(self.agent_scope, tried=True)
+        return replace(self._stated(entry, layer, scope), mode="shadow")
+
+    def would_wait(self, each: EffectiveValue) -> int:
+        """Return how many calls would wait for a limit in shadow before one is refused."""
+        entry, tried = KEYS["queue"], self._resolver.tried
+        if each.scope.tried and tried is not None:
+            return int(tried.get(entry) or 0)
+        found = self._nearest(entry)
+        return 0 if found is None else int(found.value)
 
     def nearest(self, name: str) -> EffectiveValue | None:
         """Return what the operator wrote nearest to the tool, without ceilings and manifest."""
@@ -261,6 +283,10 @@ class Resolution:
             scope = Scope(scope.kind, scope.agent, scope.tool, per_caller=True)
         limit = value.limit if isinstance(value, Limit) else value
         return EffectiveValue(entry, scope, limit, mode, layer, rate)
+
+
+def _profile_layer(name: str) -> Layer:
+    return Layer("agent", PROFILES[name], label=f"profile {name}")
 
 
 def _first(entry: Entry, layers: Sequence[Layer]) -> Layer | None:

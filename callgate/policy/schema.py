@@ -11,7 +11,14 @@ shown as `absent` by `explain` until something enforces them.
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 
 from callgate.model import IgnoredCancel, Level
 from callgate.policy.fields import (
@@ -60,11 +67,11 @@ _RATE = Key(
     "Calls per period; those of all levels hold.",
     "router",
     guarded="60/minute",
-    interactive={"limit": "600/minute", "on_limit": "wait"},
+    interactive="unlimited",
     joins="every",
     member="rates",
 )
-_TIMEOUT = Key("For calls that ask for none.", "router", guarded="15s", interactive="60s", after="")
+_TIMEOUT = Key("For calls that ask for none.", "router", guarded="15s", interactive="10m", after="")
 
 
 class Limits(Strict):
@@ -76,7 +83,7 @@ class Limits(Strict):
             "The most that a call may take or ask for; the lowest of all levels holds.",
             "router",
             guarded="60s",
-            interactive="300s",
+            interactive="1h",
             joins="lowest",
         ),
     ] = None
@@ -87,7 +94,7 @@ class Limits(Strict):
             "Calls at once; those of all levels hold.",
             "router",
             guarded=3,
-            interactive=16,
+            interactive=64,
             joins="every",
             member="slots",
         ),
@@ -257,8 +264,8 @@ class Defaults(Limits):
         Key(
             "Calls that may wait for a slot or a rate.",
             "router",
-            guarded=0,
-            interactive=64,
+            guarded=20,
+            interactive=10_000,
             after="concurrency",
         ),
     ] = None
@@ -275,11 +282,11 @@ class Defaults(Limits):
     ] = None
     max_frame_bytes: Annotated[
         BytesLimit | None,
-        Key("The most that a message takes.", "gate", guarded="4MiB", interactive="16MiB"),
+        Key("The most that a message takes.", "gate", guarded="4MiB", interactive="64MiB"),
     ] = None
     bandwidth: Annotated[BandwidthLimit | None, Key("Messages are paced to this.", "gate")] = None
     handshake: Annotated[
-        Duration | None, Key("Time to get ready.", "gate", guarded="10s", interactive="120s")
+        Duration | None, Key("Time to get ready.", "gate", guarded="60s", interactive="120s")
     ] = None
     denials: Annotated[
         Literal["result", "error"] | None,
@@ -327,7 +334,7 @@ class AgentPolicy(Defaults):
 
 
 class Audit(Strict):
-    """The audit log; without this key none is written."""
+    """The audit log; `audit: off` for none."""
 
     path: Annotated[Text, Key("A directory, relative to the policy file.", "audit")]
     on_failure: Annotated[
@@ -348,8 +355,12 @@ class PolicyFile(Strict):
 
     version: Annotated[Version, Key("Of this format.")] = 1
     profile: Annotated[
-        Literal["guarded", "interactive"], Key("What holds where nothing is written.")
-    ] = "guarded"
+        Literal["guarded", "interactive"] | None,
+        Key(
+            "What holds where nothing is written: `interactive` under `callgate run`, else "
+            "`guarded`."
+        ),
+    ] = None
     defaults: Annotated[Defaults, Key("Fill the keys an agent leaves out.")] = (
         Defaults.model_construct()
     )
@@ -363,6 +374,10 @@ class PolicyFile(Strict):
     agents: Annotated[
         dict[AgentName, Annotated[AgentPolicy, MAY_BE_EMPTY]], Key("Agents by name.")
     ] = Field({})
-    audit: Annotated[Audit | None, Key("Without it no audit is written.")] = None
+    audit: Annotated[
+        Audit | None,
+        BeforeValidator(lambda data: None if data == "off" else data),
+        Key("Or `off`. Without it `callgate run` writes one of its own, a program none."),
+    ] = None
     state: Annotated[State, Key("Where counters live.")] = "local"
     mode: Annotated[Mode, Key("Of everything that does not say its own.")] = "enforce"

@@ -6,7 +6,7 @@ must mean what it says:
 - scalars follow the YAML 1.2 core schema, narrowed: null, true, false, decimal numbers;
   `010`, `1:30` and `2024-01-01` stay text and are refused where a number is wanted;
 - `yes`, `no`, `on`, `off`, `y`, `n` as values are errors, since readers disagree on them
-  (as keys they are names: `restart: {on: failure}`);
+  (as keys they are names: `restart: {on: failure}`), but for `mode: off` and `audit: off`;
 - duplicate keys, merge keys, tags, several documents and keys that are not text are errors.
 
 Bounded: size, depth and the number of nodes *after* expanding aliases are checked while
@@ -41,6 +41,9 @@ _BOOLEANS = {"true": True, "false": False, "True": True, "False": False, "TRUE":
 _BOOLEANS |= {"FALSE": False}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _YAML_1_1 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
+
+_MAY_BE_OFF = ("audit", "mode")
+"""Keys one of whose words is `off`."""
 
 
 class _Reader:
@@ -193,8 +196,8 @@ class _Reader:
         node.plain = False
         word = node.value
         meant = _YAML_1_1.get(word.lower())
-        # `mode: off` is this schema's own word and cannot be read as a boolean.
-        if meant is not None and not (under == "mode" and word == "off"):
+        # These are words of this schema and cannot be read as a boolean.
+        if meant is not None and not (under in _MAY_BE_OFF and word == "off"):
             found = f"{self._shown(word)} without quotes"
             expected = f"{meant} for the boolean, or the text in quotes"
             hint = None if SECRET_KEYS.intersection(self._path) else meant

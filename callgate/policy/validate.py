@@ -102,6 +102,8 @@ def _problem(document: Document, detail: Any, secrets: Secrets, *, hint: bool) -
         expected, suggestion = unit.expected, unit.suggestion
     else:
         expected = _EXPECTED.get(kind, "another value")
+    if path == ("audit",) and kind == "model_type":
+        expected = "a mapping, or off"
     if _is_tool(path) and kind == "model_type":
         expected = "deny, allow or a mapping of limits"
     shown = path if by_key else _written(document, path)

@@ -229,11 +229,16 @@ class Engine:
         refusals.named(error, lane, flight.request_id)
         return self._turn_away(flight, error, monotonic_ns())
 
-    def would_deny(self, flight: Flight, error: CallgateError) -> None:
-        """A limit in shadow mode would have refused or ended a call that passes."""
+    def would_deny(self, flight: Flight, error: CallgateError, now_ns: int | None = None) -> None:
+        """Record that a limit in shadow mode would have refused or ended a call that passes."""
         lane = flight.lane
         lane.stats.shadow(error.code, refusals.scope_kind(error))
-        lane.recorder.would_deny(lane, error, flight.ids)
+        recorder = lane.recorder
+        if recorder.log is not None:
+            now_ns = monotonic_ns() if now_ns is None else now_ns
+            recorder.would_deny(lane, error, flight.ids, now_ns)
+            if recorder.flush_ns is not None and recorder.flush_ns < self.armed_ns:
+                self._rearm()
 
     def refuse_call(
         self, lane: Lane, error: CallgateError, call: ToolCall, parent: Flight | None, now_ns: int
@@ -270,7 +275,7 @@ class Engine:
         flight.holds_slots = True
         if not lane.plain:
             for hidden in screen.charge(flight, now_ns, time_ns()):
-                self.would_deny(flight, hidden)
+                self.would_deny(flight, hidden, now_ns)
             if flight.deadline_bucket is not None and flight.check_at_ns != flight.deadline_ns:
                 self.deadlines.discard(flight)
         try:
@@ -332,7 +337,7 @@ class Engine:
             self._release(flight, now_ns)
             flight.owner.ignored(flight)
         elif now_ns < flight.deadline_ns:
-            self._shadow_timeout(flight)
+            self._shadow_timeout(flight, now_ns)
         elif flight.settle(Ending.TIMED_OUT):
             self._interrupt(flight, now_ns)
 
@@ -344,9 +349,10 @@ class Engine:
             self.watch(flight)
         flight.owner.interrupt(flight)
 
-    def _shadow_timeout(self, flight: Flight) -> None:
+    def _shadow_timeout(self, flight: Flight, now_ns: int) -> None:
         shadow_ns = flight.check_at_ns - flight.asked_ns
-        self.would_deny(flight, refusals.timed_out(flight.lane, flight.request_id, shadow_ns))
+        error = refusals.timed_out(flight.lane, flight.request_id, shadow_ns)
+        self.would_deny(flight, error, now_ns)
         flight.check_at_ns = flight.deadline_ns
         self.watch(flight)
 

@@ -22,6 +22,7 @@ from callgate.telemetry.stats import ToolStats
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from callgate.audit.events import Refusal
     from callgate.audit.merge import Merger
     from callgate.limits.counters import Caller, Counters
     from callgate.limits.quota import Quota
@@ -69,7 +70,7 @@ class Lane:
         "ceiling_ns",
         "default_ns",
         "fragment",
-        "merger",
+        "mergers",
         "output_bytes",
         "plain",
         "quota",
@@ -106,12 +107,16 @@ class Lane:
         self.shadow_rates: tuple[Rate, ...] = ()
         self.shadow_slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
-        self.merger: Merger | None = None
+        self.mergers: dict[Refusal, Merger] = {}
         self.fragment = events.call_fragment(caller.shown, spec.agent, spec.tool, spec.policy)
         self.ceiling_ns = _enforced_ns(spec.max_timeout)
         self.default_ns = min(_enforced_ns(spec.timeout), self.ceiling_ns)
-        self.shadow_ceiling_ns = _shadowed_ns(spec.max_timeout)
-        self.shadow_default_ns = min(_shadowed_ns(spec.timeout), self.shadow_ceiling_ns)
+        self.shadow_ceiling_ns = min(
+            _shadowed_ns(spec.max_timeout), _shadowed_ns(spec.tried_max_timeout)
+        )
+        self.shadow_default_ns = min(
+            _shadowed_ns(spec.timeout), _shadowed_ns(spec.tried_timeout), self.shadow_ceiling_ns
+        )
         self.output_bytes = NEVER if spec.max_output_bytes is None else spec.max_output_bytes.limit
         self.plain = not (
             spec.denied

@@ -45,11 +45,10 @@ def no_room(
     if refusal is None:
         raise AssertionError("`admit` and `find_refusal` read the same counters")
     retry_ns = refusal.retry_after_ns
-    if (
-        not refusal.may_wait
-        or len(lane.agent.queue) >= queue
-        or (retry_ns is not None and now_ns + retry_ns > deadline_ns)
-    ):
+    full = len(lane.agent.queue) >= queue
+    if refusal.may_wait and full and retry_ns is None:
+        return refusals.queue_full(lane, request_id)
+    if not refusal.may_wait or full or (retry_ns is not None and now_ns + retry_ns > deadline_ns):
         return refusals.limited(lane, request_id, refusal, now_ns)
     if parent is not None:
         blocking = blocked_by_ancestors(lane, parent)

@@ -33,9 +33,11 @@ class Recorder:
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int, int, int]] = {}
-        """Refusals that are counted and not yet written, by lane and code: the latest, how many,
-        and when the first and the last came."""
+        self._merging: dict[
+            tuple[events.Refusal, int, str], tuple[Lane, CallgateError, int, int, int]
+        ] = {}
+        """Refusals, and what shadow let pass, counted and not yet written, by event, lane and
+        code: the latest, how many, and when the first and the last came."""
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -154,37 +156,40 @@ class Recorder:
 
     def refused(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
         """A call was refused, and there is a log."""
-        self._count_or_write(lane, error, ids, now_ns)
+        self._count_or_write("tool.call.denied", lane, error, ids, now_ns)
         if self.retired and not self.batched:
             self._close_if_idle()
 
-    def _count_or_write(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
-        merger = lane.merger
+    def _count_or_write(
+        self, event: events.Refusal, lane: Lane, error: CallgateError, ids: str, now_ns: int
+    ) -> None:
+        mergers = lane.mergers
+        merger = mergers.get(event)
         if merger is None:
-            merger = lane.merger = Merger()
+            merger = mergers[event] = Merger()
         if merger.offer(now_ns):
-            self._write_refusal("tool.call.denied", lane, error, ids)
+            self._write_refusal(event, lane, error, ids)
             return
-        key = id(lane), error.code
+        key = event, id(lane), error.code
         merged = self._merging.get(key)
         count, first_ns = (0, now_ns) if merged is None else merged[2:4]
         self._merging[key] = lane, error, count + 1, first_ns, now_ns
         if self.flush_ns is None:
             self.flush_ns = now_ns + MERGE_WINDOW_NS
 
-    def would_deny(self, lane: Lane, error: CallgateError, ids: str) -> None:
-        """A limit in shadow mode would have refused a call that passes."""
-        self._write_refusal("tool.call.would_deny", lane, error, ids)
+    def would_deny(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
+        """Record that a limit in shadow mode would have refused a call that passes."""
+        self._count_or_write("tool.call.would_deny", lane, error, ids, now_ns)
 
     def flush_merged(self) -> None:
-        """Write the refusals that were only counted, one record for each lane and code."""
+        """Write what was only counted, one record for each event, lane and code."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
         log = self.log
         if log is not None:
-            for lane, error, count, first_ns, last_ns in merging.values():
+            for (event, _, _), (lane, error, count, first_ns, last_ns) in merging.items():
                 times = log.wall_us(first_ns), log.wall_us(last_ns)
-                self._write_refusal("tool.call.denied", lane, error, "", (count, *times))
+                self._write_refusal(event, lane, error, "", (count, *times))
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):

@@ -65,6 +65,8 @@ def by_counter(
     if isinstance(counter, Rate):
         used = counter.spec.burst - counter.saved(now_ns)
         return _spent(lane, request_id, counter, used, counter.wait_ns(now_ns))
+    if counter.spec.queue:  # in shadow: so many would have waited before this one
+        return _queue_full(lane, request_id, counter.spec.queue)
     return full(lane, request_id, counter)
 
 
@@ -89,7 +91,10 @@ def full(lane: Lane, request_id: str, slots: Slots) -> ConcurrencyLimited:
 
 def queue_full(lane: Lane, request_id: str) -> ConcurrencyLimited:
     """Nobody may wait any more."""
-    length = lane.spec.queue
+    return _queue_full(lane, request_id, lane.spec.queue)
+
+
+def _queue_full(lane: Lane, request_id: str, length: int) -> ConcurrencyLimited:
     limit = LimitInfo("queue", f"agent:{lane.spec.agent or '*'}", length, length)
     return plain(ConcurrencyLimited, lane, request_id, limit)
 
@@ -110,7 +115,8 @@ def expired(flight: Flight, now_ns: int) -> CallgateError:
 def timed_out(lane: Lane, request_id: str, allowed_ns: int) -> CallTimedOut:
     """The deadline passed while the tool ran: the policy's, or one that the call brought."""
     scope = "call"
-    for time in (lane.spec.timeout, lane.spec.max_timeout):
+    spec = lane.spec
+    for time in (spec.timeout, spec.max_timeout, spec.tried_timeout, spec.tried_max_timeout):
         if time is not None and time.limit_ns == allowed_ns:
             scope = time.scope.describe(lane.caller.shown)
             break

@@ -29,10 +29,12 @@ def snapshot(
                 "left": rate.saved(now_ns),
             }
             for rate in rates
+            if not rate.spec.scope.tried
         ],
         "slots": [
             {"scope": slot.spec.scope.describe("*"), "limit": slot.limit, "used": slot.used}
             for slot in slots
+            if not slot.spec.scope.tried
         ],
         "tools": [
             {

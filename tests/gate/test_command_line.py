@@ -56,18 +56,56 @@ def mark(tmp_path: Path) -> list[str]:
     return agent(f"open({str(tmp_path / 'launched')!r}, 'w')")
 
 
-def test_without_configuration_one_line_says_what_is_enforced_and_what_is_not(
+def test_without_configuration_one_line_says_what_is_enforced_and_one_what_is_tried(
     tmp_path: Path,
 ) -> None:
     done = run(tmp_path, "--", *agent("pass"))
 
-    (line,) = done.stderr.splitlines()
+    line, tried = done.stderr.splitlines()
     assert line.startswith("callgate: agent python")
-    assert "timeout 1m, concurrency 16, rate 600/minute, wait, queue 64" in line
+    assert "timeout 10m, concurrency 64, queue 10000" in line
+    assert "guarded would refuse (timeout 15s, concurrency 3, rate 60/minute) is recorded" in tried
+    assert "put `profile: guarded` into a file and say --policy FILE" in tried
     assert "not contained" in line
     assert f"audit in {tmp_path}/state/callgate/audit" in line
     assert (done.returncode, done.stdout) == (0, "")
     assert list((tmp_path / "state" / "callgate" / "audit").glob("*/*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "written"),
+    [
+        ("version: 1\nagents: {web: {concurrency: 2}}\n", "concurrency 2, queue 10000", True),
+        ("audit: off\nagents: {web: {concurrency: 2}}\n", "concurrency 2, queue 10000", False),
+        ("profile: guarded\n", "15s, concurrency 3, rate 60/minute, queue 20", True),
+    ],
+    ids=["two lines", "no audit", "guarded"],
+)
+def test_a_policy_changes_what_it_says_and_keeps_the_audit(
+    tmp_path: Path, text: str, limits: str, *, written: bool
+) -> None:
+    done = run(tmp_path, "--policy", policy(tmp_path, text), "--", *agent("pass"))
+
+    (line,) = done.stderr.splitlines()
+    home = tmp_path / "state" / "callgate" / "audit"
+    assert done.returncode == 0
+    assert limits in line
+    assert line.endswith(f"audit in {home}" if written else "no audit")
+    assert bool(list(home.glob("*/*.jsonl"))) is written
+
+
+def test_a_policy_without_an_audit_of_its_own_runs_where_none_can_be_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    text = policy(tmp_path, "version: 1\n")
+    home = {"XDG_STATE_HOME": str(tmp_path / "file")}
+
+    done = run(tmp_path, "--policy", text, "--", *agent("pass"), **home)
+
+    assert done.returncode == 0
+    assert "no audit is written" in done.stderr
+    assert done.stderr.rstrip().endswith("no audit")
 
 
 def test_without_configuration_calls_pass(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ BASE: dict[str, Any] = {
     "defaults": {
         "rate": "unlimited",
         "concurrency": "unlimited",
+        "queue": 0,
         "timeout": "20s",
         "max_timeout": "unlimited",
     },
@@ -150,8 +151,12 @@ async def together(tree: dict[str, Any], path: Path, count: int = 2) -> str:
         return await last
 
 
-async def four_together(tree: dict[str, Any], path: Path) -> str:
-    return await together(tree, path, 4)
+async def sixty_one(tree: dict[str, Any], path: Path) -> str:
+    """The last of 61 calls, one after the other."""
+    async with router(tree, path, echo) as made:
+        for _ in range(60):
+            assert await said(made.call(call())) == "ok"
+        return await said(made.call(call()))
 
 
 async def slow(tree: dict[str, Any], path: Path, timeout_ms: int | None = None) -> str:

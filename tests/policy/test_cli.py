@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GOOD = """\
 agents:
   web:
-    timeout: 90s
+    timeout: 90m
     tools: {search: {concurrency: 1}, "delete_*": deny}
 callers: {bot: {token: env:CALLGATE_TEST_UNSET}}
 """
@@ -43,7 +43,8 @@ class TestCheck:
 
         revision = Policy.load(good).revision
         assert done.returncode == 0
-        assert done.stdout == f"{good}: ok, revision {revision}, agents 1, callers 1\n"
+        verdict = f"{good}: ok, revision {revision}, agents 1, callers 1; for run: profile "
+        assert done.stdout.startswith(verdict + "interactive, audit in ")
         first, second = done.stderr.splitlines()
         assert first.startswith(f"{good}:3:14: agents.web.timeout: ")
         assert second.startswith(f"{good}:5:24: callers.bot.token: ")
@@ -72,6 +73,38 @@ class TestCheck:
         assert answer["code"] == "policy.invalid"
         assert [(p["line"], p["column"]) for p in answer["problems"]] == [(3, 14), (4, 5)]
 
+    @pytest.mark.parametrize(
+        ("head", "whom", "profile", "audit"),
+        [
+            ("version: 1", "run", "interactive", True),
+            ("version: 1", "serve", "guarded", True),
+            ("version: 1", "router", "guarded", False),
+            ("profile: guarded", "run", "guarded", True),
+            ("profile: interactive", "router", "interactive", False),
+            ("audit: off", "run", "interactive", False),
+        ],
+    )
+    def test_the_verdict_names_profile_and_audit_for_whoever_uses_the_file(
+        self, tmp_path: Path, head: str, whom: str, profile: str, *, audit: bool
+    ) -> None:
+        file = write(tmp_path, {"p.yaml": f"{head}\nagents: {{web: {{}}}}\n"})
+
+        words = runner.invoke(app, ["check", str(file), "--for", whom]).stdout
+        answer = json.loads(
+            runner.invoke(app, ["check", str(file), "--for", whom, "--json"]).stdout
+        )
+        said = runner.invoke(app, ["explain", str(file), "--for", whom, "--agent", "web"])
+
+        assert (answer["for"], answer["profile"], answer["audit"] is not None) == (
+            *(whom, profile),
+            audit,
+        )
+        where = f"audit in {answer['audit']}" if audit else "no audit"
+        verdict = f"for {whom}: profile {profile}, {where}"
+        assert verdict in words
+        assert verdict in said.stderr
+        assert f"profile {profile}" in said.stdout
+
     def test_a_file_that_is_not_there_is_no(self, tmp_path: Path) -> None:
         done = runner.invoke(app, ["check", str(tmp_path / "none.yaml")])
 
@@ -93,19 +126,25 @@ class TestExplain:
         done = callgate("explain", good, "--agent", "web", "--tool", "search")
 
         assert done.returncode == 0
-        assert done.stderr == ""
+        assert "for run: profile interactive" in done.stderr
         assert "\x1b" not in done.stdout
         header, *lines = done.stdout.splitlines()
         assert header.split() == ["key", "value", "scope", "source", "enforced", "note"]
         found = {line.split()[0]: line.split()[1:5] for line in lines}
-        assert found["timeout"] == ["1m", "agent:web", "p.yaml:3", "enforced"]
-        assert found["protocol"][3] == "guarded"
+        assert found["timeout"] == ["1h", "agent:web", "p.yaml:3", "enforced"]
+        assert found["protocol"][3] == "interactive"
         start = header.index("value")
         assert all(line[start - 1] == " " and line[start] != " " for line in lines)
 
     def test_json_has_the_rows_of_the_api(self, good: Path) -> None:
         done = runner.invoke(
-            app, ["explain", str(good), "--agent", "web", "--tool", "search", "--json"]
+            app,
+            [
+                *("explain", str(good), "--for", "router", "--agent", "web"),
+                "--tool",
+                "search",
+                "--json",
+            ],
         )
 
         rows = json.loads(done.stdout)
@@ -129,7 +168,7 @@ class TestExplain:
         assert done.exit_code == 0
         assert "names no agent 'mail'" in done.stderr
         assert {row["value"] for row in json.loads(done.stdout) if row["key"] == "timeout"} == {
-            "15s"
+            "10m"
         }
 
     def test_what_an_agent_does_not_list_is_under_one_pattern_and_that_is_said(
@@ -137,12 +176,13 @@ class TestExplain:
     ) -> None:
         text = 'agents: {web: {tools: {"read_*": {timeout: 2s}, "*_file": {rate: 5/minute}}}}'
         file = write(tmp_path, {"p.yaml": text})
-        asked = ["explain", str(file), "--agent", "web", "--tool", "read_file", "--json"]
+        asked = ["explain", str(file), "--for", "router", "--agent", "web"]
+        asked += ["--tool", "read_file", "--json"]
 
         listed, unlisted = runner.invoke(app, asked), runner.invoke(app, [*asked, "--unlisted"])
 
         assert "one that it does not list is under 'read_*' alone" in listed.stderr
-        assert unlisted.stderr == ""
+        assert len(unlisted.stderr.splitlines()) == 1
         scopes = [
             {row["scope"] for row in json.loads(done.stdout) if row["key"] == "rate"}
             for done in (listed, unlisted)

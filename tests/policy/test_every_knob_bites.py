@@ -88,9 +88,7 @@ OF_A_LEVEL = {
 """A `mode` of more than one limit, and a limit that it switches off."""
 
 OTHERS = {
-    "profile": Claim(
-        "interactive", knobs.four_together, "ok", "limit.concurrency", {"defaults": {}}
-    ),
+    "profile": Claim("interactive", knobs.sixty_one, "ok", "limit.rate", {"defaults": {}}),
     "agents.*.manifest": Claim("agent.json", knobs.together, "limit.concurrency"),
 }
 

@@ -70,7 +70,7 @@ SEARCH = {
     "protocol": ("mcp", "profile guarded", "absent"),
     "max_frame_bytes": ("4Mi", "profile guarded", "absent"),
     "bandwidth": ("10Mbps", "p.yaml:21", "absent"),
-    "handshake": ("10s", "profile guarded", "absent"),
+    "handshake": ("1m", "profile guarded", "absent"),
     "denials": ("result", "profile guarded", "absent"),
     "tasks": ("refuse", "profile guarded", "absent"),
     "requests.timeout": ("5m", "profile guarded", "absent"),
@@ -159,7 +159,7 @@ def test_an_agent_that_the_policy_does_not_name_gets_the_defaults(policy: Policy
     found = {row.key: row for row in policy.explain("unheard-of", "tool")}
 
     assert found["timeout"].source == "p.yaml:3"
-    assert found["queue"].value == "0"
+    assert found["queue"].value == "20"
 
 
 def test_a_default_above_its_ceiling_is_shown_as_it_holds() -> None:

@@ -50,7 +50,7 @@ NAMES_A_KEY = {
     },
     "policy/policy.py": {"command", "files"},  # who launches needs one; a slot's name
     "policy/problems.py": {"command", "token"},  # what no error shows
-    "policy/resolve.py": {"deny"},  # the default word of `on_limit`
+    "policy/resolve.py": {"deny", "queue"},  # a word of `on_limit`; who would wait in shadow
     "policy/source.py": {"on"},  # a boolean of YAML 1.1
     "policy/units.py": {"bandwidth", "rate"},  # kinds of values
     "cli/app.py": {"exec", "pass"},  # a command, the word of an option

@@ -169,6 +169,8 @@ class TestWarnings:
         ],
     )
     def test_a_rate_that_waits_without_a_queue(self, text: str, path: str) -> None:
+        defaults = "defaults: {queue: 0, " if "defaults: {" in text else "defaults: {queue: 0}\n"
+        text = text.replace("defaults: {", defaults) if "defaults: {" in text else defaults + text
         assert [warning[0] for warning in warned(text)] == [path]
 
     def test_a_rate_that_waits_in_a_queue_is_fine(self) -> None:
@@ -246,6 +248,7 @@ class TestWarnings:
             "    timeout: 90s\n"
             "    tools: {a: deny, b: deny, c: {timeout: 80s}}\n"
             f"    rate: {WAIT}\n"
+            "    queue: 0\n"
         )
 
         assert [line for _, line, _ in warned(text)] == [3, 4, 5]

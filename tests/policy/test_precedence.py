@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from callgate.model import BytesSpec, RateSpec, Scope, SlotSpec, TimeSpec
+from callgate.model import AuditSpec, BytesSpec, RateSpec, Scope, SlotSpec, TimeSpec
 from callgate.policy import Policy
+from callgate.policy.purpose import ROUTER, RUN, SERVE, ProfileName, Purpose
 from tests.policy.helpers import NS, lane
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ AGENT = Scope("agent", "web")
 TOOL = Scope("tool", "web", "search")
 GLOBAL = Scope("global")
 CALLER = Scope("caller")
+NAMES: tuple[ProfileName, ...] = ("guarded", "interactive")
+MIB = 1024 * 1024
 
 LEVELS = [
     ("profile", "profile: guarded", 15),
@@ -201,21 +204,84 @@ def test_the_profiles_have_the_designs_values() -> None:
         TimeSpec(AGENT, 60 * NS["s"]),
     )
     assert guarded.rates == (RateSpec(AGENT, "60/minute", 60, NS["m"], 60),)
-    assert (guarded.slots, guarded.queue) == ((SlotSpec(AGENT, 3),), 0)
+    assert (guarded.slots, guarded.queue) == ((SlotSpec(AGENT, 3),), 20)
     assert (interactive.timeout, interactive.max_timeout) == (
-        TimeSpec(AGENT, 60 * NS["s"]),
-        TimeSpec(AGENT, 300 * NS["s"]),
+        TimeSpec(AGENT, 10 * NS["m"]),
+        TimeSpec(AGENT, 60 * NS["m"]),
     )
-    assert interactive.rates == (RateSpec(AGENT, "600/minute", 600, NS["m"], 600, wait=True),)
-    assert (interactive.slots, interactive.queue) == ((SlotSpec(AGENT, 16),), 64)
+    assert interactive.rates == ()
+    assert (interactive.slots, interactive.queue) == ((SlotSpec(AGENT, 64),), 10_000)
     assert guarded.cancel_grace_ns == interactive.cancel_grace_ns == 5 * NS["s"]
     assert guarded.on_ignored_cancel == interactive.on_ignored_cancel == "release"
+
+
+def test_the_profiles_have_the_designs_values_of_a_connection() -> None:
+    guarded, interactive = (Policy.profile(name).gate("web") for name in NAMES)
+
+    assert (guarded.max_frame_bytes, guarded.handshake_ns) == (4 * MIB, 60 * NS["s"])
+    assert (interactive.max_frame_bytes, interactive.handshake_ns) == (64 * MIB, 120 * NS["s"])
 
 
 def test_a_policy_that_says_nothing_is_guarded() -> None:
     said_nothing, guarded = lane("version: 1"), lane("profile: guarded")
 
     assert msgspec.structs.replace(said_nothing, policy=guarded.policy) == guarded
+
+
+@pytest.mark.parametrize("stated", NAMES)
+@pytest.mark.parametrize("purpose", [ROUTER, RUN, SERVE], ids=lambda purpose: purpose.name)
+def test_a_profile_that_is_written_is_the_same_for_everybody(stated: str, purpose: Purpose) -> None:
+    made = Policy.parse(f"profile: {stated}", purpose=purpose)
+
+    assert made.profile_name == stated
+    assert lane(made).timeout == lane(f"profile: {stated}").timeout
+
+
+def test_under_run_two_lines_tighten_what_they_say_and_nothing_else() -> None:
+    nothing = lane(Policy.profile("interactive", purpose=RUN))
+
+    two = lane(Policy.parse("version: 1\nagents: {web: {concurrency: 2}}", purpose=RUN))
+
+    assert two.slots == (SlotSpec(AGENT, 2),)
+    assert msgspec.structs.replace(two, slots=nothing.slots, policy=nothing.policy) == nothing
+
+
+AT_HOME = AuditSpec("/home/me/audit", fail_closed=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("version: 1", AT_HOME),
+        ("audit: off", None),
+        ("audit: 'off'", None),
+        ("audit: {path: /srv/audit}", AuditSpec("/srv/audit")),
+    ],
+)
+def test_the_audit_of_run_stays_unless_the_file_says_otherwise(
+    text: str, found: AuditSpec | None
+) -> None:
+    run = msgspec.structs.replace(RUN, audit=AT_HOME)
+
+    assert Policy.parse(text, purpose=run).audit == found
+
+
+def test_a_tried_profile_is_beside_what_holds_in_shadow_and_counted_apart() -> None:
+    purpose = msgspec.structs.replace(RUN, tried="guarded")
+    made = lane(Policy.profile("interactive", purpose=purpose))
+    tried = Scope("agent", "web", tried=True)
+
+    assert made.slots == (SlotSpec(AGENT, 64), SlotSpec(tried, 3, shadow=True, queue=20))
+    assert made.rates == (RateSpec(tried, "60/minute", 60, NS["m"], 60, shadow=True),)
+    assert (made.timeout, made.queue) == (TimeSpec(AGENT, 10 * NS["m"]), 10_000)
+    assert made.tried_timeout == TimeSpec(tried, 15 * NS["s"], shadow=True)
+    assert made.tried_max_timeout == TimeSpec(tried, 60 * NS["s"], shadow=True)
+
+
+def test_a_limit_in_shadow_knows_how_many_would_have_waited_for_it() -> None:
+    text = "agents: {web: {concurrency: {limit: 2, mode: shadow}, queue: 5}}"
+
+    assert lane(text).slots == (SlotSpec(AGENT, 2, shadow=True, queue=5),)
 
 
 class TestManifestCeilings:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -159,8 +159,8 @@ def test_a_change_in_the_middle_of_reading_is_not_lost(
 ) -> None:
     load = Policy.load
 
-    def slow_load(path: Path) -> Policy:
-        policy = load(path)
+    def slow_load(path: Path, **options: Any) -> Policy:
+        policy = load(path, **options)
         file.write_text("agents: {three: {}}\n")
         return policy
 
@@ -180,8 +180,8 @@ def test_a_change_of_a_new_manifest_in_the_middle_of_reading_is_not_lost(
     manifest = file.with_name("agent.json")
     manifest.write_text("{}")
 
-    def slow_load(path: Path) -> Policy:
-        policy = load(path)
+    def slow_load(path: Path, **options: Any) -> Policy:
+        policy = load(path, **options)
         manifest.write_text('{"execution_limits": {"max_concurrent_calls": 1}}')
         return policy
 
@@ -206,8 +206,8 @@ def test_nor_one_that_makes_it_the_same_as_the_manifest_before(
     assert isinstance(watcher.look(), Policy)
     assert watcher.look() is None
 
-    def slow_load(path: Path) -> Policy:
-        policy = load(path)
+    def slow_load(path: Path, **options: Any) -> Policy:
+        policy = load(path, **options)
         (file.parent / "b.json").write_text("{}")
         return policy
 

@@ -63,6 +63,7 @@ callers: {alice: {rate: 30/minute}}
 agents:
   web:
     concurrency: 2
+    queue: 0
     tools:
       "delete_*": deny
       secret: deny
@@ -340,7 +341,7 @@ async def test_guard_runs_any_handler_under_a_tools_limits(tmp_path: Path) -> No
 
 
 async def test_guard_gives_an_agent_that_nobody_knows_the_defaults(tmp_path: Path) -> None:
-    made = policy("version: 1\ndefaults: {concurrency: 1, rate: unlimited}\n")
+    made = policy("version: 1\ndefaults: {concurrency: 1, queue: 0, rate: unlimited}\n")
     gate = Gate()
     async with running(made, tmp_path) as router:
         task = asyncio.create_task(router.guard(call("stranger/x"), gate))
@@ -408,14 +409,14 @@ async def test_explain_says_each_limit_and_where_it_came_from() -> None:
     rows = {(row.key, row.scope): row for row in router.explain("web", "search", caller="alice")}
 
     timeout = rows["timeout", "tool:web/search"]
-    assert (timeout.value, timeout.source) == ("2s", "callgate.yaml:10")
+    assert (timeout.value, timeout.source) == ("2s", "callgate.yaml:11")
     assert rows["rate", "caller:alice"].value == "30/minute"
     assert rows["concurrency", "agent:web"].value == "2"
 
 
 async def test_a_snapshot_shows_live_usage(tmp_path: Path) -> None:
     gate = Gate()
-    made = policy(GUARDED.replace("concurrency: 2", "concurrency: 2\n    queue: 5"))
+    made = policy(GUARDED.replace("queue: 0", "queue: 5"))
     async with running(made, tmp_path, {"web/search": gate}) as router:
         tasks = [asyncio.create_task(router.call(call("web/search"))) for _ in range(3)]
         await gate.entered(2)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from callgate import Router, ToolCall
+from callgate import Policy, Router, ToolCall
+from callgate.model import AuditSpec
+from callgate.policy.purpose import RUN
 from tests.router.helpers import (
     Clock,
     Gate,
@@ -27,8 +30,6 @@ from tests.router.helpers import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from callgate import Policy
 
 LIMITS = {
     "rate": "agents: {web: {rate: 1/hour}}",
@@ -52,7 +53,7 @@ CODES = {
     "deny": "policy.denied",
     "quota": "limit.quota",
 }
-WIDE = "version: 1\ndefaults: {rate: unlimited, concurrency: unlimited}\n"
+WIDE = "version: 1\ndefaults: {rate: unlimited, concurrency: unlimited, queue: 0}\n"
 
 
 def shadowed(which: str, audit: Path, mode: str) -> Policy:
@@ -178,6 +179,123 @@ async def test_a_shadowed_concurrency_counts_who_is_inside(tmp_path: Path) -> No
         gate.open(5)
         await within(asyncio.gather(*tasks))
         assert_nothing_is_left(router)
+
+
+async def inside(router: Router, gate: Gate, count: int) -> list[asyncio.Task[Any]]:
+    """So many more calls, all of them inside."""
+    before = len(gate.names)
+    tasks = [asyncio.create_task(router.call(call("web/gate"))) for _ in range(count)]
+    await gate.entered(before + count)
+    return tasks
+
+
+TRIED = msgspec.structs.replace(RUN, tried="guarded")
+
+
+async def test_a_tried_profile_records_the_call_that_it_would_have_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    audit = tmp_path / "audit"
+    gate = Gate()
+    purpose = msgspec.structs.replace(TRIED, audit=AuditSpec(str(audit)))
+    made = Policy.profile("interactive", purpose=purpose)
+    async with running(made, tmp_path, {"web/gate": gate}) as router:
+        tasks = await inside(router, gate, 23)
+        assert would_deny(router) == {}
+
+        tasks += await inside(router, gate, 1)
+
+        assert would_deny(router) == {"limit.concurrency agent": 1}
+        gate.open(24)
+        await within(asyncio.gather(*tasks))
+        assert_nothing_is_left(router)
+    (spoken,) = [line for line in audit_lines(audit) if line["event"] == "tool.call.would_deny"]
+    assert (spoken["code"], spoken["limit"]) == ("limit.concurrency", "queue agent:web 20")
+
+
+async def test_a_tried_profile_is_what_the_enforced_one_refuses(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(Policy.profile("guarded"), tmp_path, {"web/gate": gate}) as router:
+        tasks = [asyncio.create_task(router.call(call("web/gate"))) for _ in range(23)]
+        await until(lambda: router.snapshot()["queued"] == 20)
+
+        error = await refused(router.call(call("web/gate")))
+
+        assert error.code == "limit.concurrency"
+        assert error.limit is not None
+        assert (error.limit.type, error.limit.limit) == ("queue", 20)
+        gate.open(23)
+        await within(asyncio.gather(*tasks))
+
+
+async def test_a_tried_profile_is_in_nobodys_way_and_its_timeouts_speak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    gate = Gate()
+    made = Policy.profile("interactive", purpose=TRIED)
+    async with running(made, tmp_path, {"web/gate": gate, "web/echo": echo}) as router:
+        for _ in range(70):
+            await router.call(call())
+        assert would_deny(router) == {"limit.rate agent": 10}
+        clock.now_ns += 60_000_000_000
+        (task,) = await inside(router, gate, 1)
+        clock.expire(router, 15_000)
+        clock.expire(router, 60_000)
+
+        assert not task.done()
+        assert would_deny(router)["limit.timeout agent"] == 1
+        clock.expire(router, 10 * 60_000)
+        assert (await refused(task)).code == "limit.timeout"
+        assert {row["scope"] for row in router.snapshot()["slots"]} == {"agent:web"}
+        assert router.snapshot()["rates"] == []
+
+
+async def test_a_flood_in_shadow_becomes_a_hundred_records_and_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    audit = tmp_path / "audit"
+    made = policy(WIDE + "agents: {web: {rate: {limit: 1/hour, mode: shadow}}}\n", audit=audit)
+    async with running(made, tmp_path) as router:
+        for _ in range(1001):
+            await router.call(call())
+        clock.advance(router, 1001)
+        await router.call(call())
+    spoken = [line for line in audit_lines(audit) if line["event"] == "tool.call.would_deny"]
+    assert [line.get("count") for line in spoken] == [None] * 100 + [900, None]
+    assert call_events(audit).count("completed") == 1002
+
+
+async def test_what_shadow_let_pass_and_what_was_refused_are_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)
+    audit = tmp_path / "audit"
+    text = "agents: {web: {rate: {limit: 1/hour, mode: shadow}, tools: {echo: {rate: 301/hour}}}}\n"
+    async with running(policy(WIDE + text, audit=audit), tmp_path) as router:
+        for _ in range(301):
+            await router.call(call())
+        for _ in range(200):
+            await refused(router.call(call()))
+    counted = {"tool.call.would_deny": 0, "tool.call.denied": 0}
+    for line in audit_lines(audit):
+        if line["event"] in counted:
+            counted[line["event"]] += line.get("count", 1)
+    assert counted == {"tool.call.would_deny": 300, "tool.call.denied": 200}
+
+
+async def test_a_shadowed_concurrency_lets_as_many_wait_as_the_queue_is_long(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    text = "agents: {web: {concurrency: {limit: 2, mode: shadow}, queue: 2}}\n"
+    async with running(policy(WIDE + text), tmp_path, {"web/gate": gate}) as router:
+        tasks = await inside(router, gate, 5)
+
+        assert would_deny(router) == {"limit.concurrency agent": 1}
+        gate.open(5)
+        await within(asyncio.gather(*tasks))
 
 
 async def test_a_shadowed_rate_counts_what_it_would_have_admitted(
