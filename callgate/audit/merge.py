@@ -17,9 +17,11 @@ _SECOND_NS: Final = 1_000_000_000
 class Merger:
     """How many refusals of one lane were written within a second."""
 
-    __slots__ = ("_ends_ns", "_written")
+    __slots__ = ("_ends_ns", "_written", "full_until_ns")
 
     def __init__(self) -> None:
+        self.full_until_ns = 0
+        """Until when `offer` returns False; in the past while it may return True."""
         self._ends_ns = 0
         self._written = 0
 
@@ -30,5 +32,7 @@ class Merger:
             self._written = 0
         if self._written < PER_SECOND:
             self._written += 1
+            if self._written == PER_SECOND:
+                self.full_until_ns = self._ends_ns
             return True
         return False

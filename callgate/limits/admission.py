@@ -89,16 +89,19 @@ def refund(rates: tuple[Rate, ...], slots: tuple[Slots, ...]) -> None:
         rate.refund()
 
 
-def shadow(rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int) -> list[Rate | Slots]:
+def shadow(
+    rates: tuple[Rate, ...], slots: tuple[Slots, ...], now_ns: int
+) -> tuple[Rate | Slots, ...]:
     """Count a call that passes anyway; return the counters that would have refused it."""
-    refusing: list[Rate | Slots] = []
+    refusing: tuple[Rate | Slots, ...] = ()
     for slot in slots:
         if slot.used >= slot.limit + slot.spec.queue:
-            refusing.append(slot)
+            refusing += (slot,)
         slot.used += 1
     for rate in rates:
-        if rate.wait_ns(now_ns) > 0:
-            refusing.append(rate)
+        paid_until = rate.paid_until_ns
+        if paid_until - now_ns > rate.ahead_ns:
+            refusing += (rate,)
         else:
-            rate.take(now_ns)
+            rate.paid_until_ns = (paid_until if paid_until > now_ns else now_ns) + rate.interval_ns
     return refusing

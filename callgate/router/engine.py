@@ -97,7 +97,7 @@ class Engine:
             if not isinstance(found, int):
                 return self.refuse_call(lane, found, call, parent, now_ns)
             deadline_ns = found
-        if not lane.plain:
+        if lane.screened:
             if bytes_in is None and lane.spec.max_input_bytes is not None:
                 bytes_in = screen.measure(call.arguments)
             refused = screen.refuse_early(lane, request_id, bytes_in, time_ns())
@@ -274,7 +274,8 @@ class Engine:
         lane = flight.lane
         flight.holds_slots = True
         if not lane.plain:
-            for hidden in screen.charge(flight, now_ns, time_ns()):
+            wall_ns = time_ns() if lane.screened else 0
+            for hidden in screen.charge(flight, now_ns, wall_ns):
                 self.would_deny(flight, hidden, now_ns)
             if flight.deadline_bucket is not None and flight.check_at_ns != flight.deadline_ns:
                 self.deadlines.discard(flight)

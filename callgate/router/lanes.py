@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from callgate.model import LaneSpec, TimeSpec
     from callgate.policy import Policy
     from callgate.router.flight import Flight
-    from callgate.router.recorder import Recorder
+    from callgate.router.recorder import Merged, Recorder
     from callgate.router.tools import Tool
 
 Key = tuple[str, str, str]
@@ -69,6 +69,7 @@ class Lane:
         "caller",
         "ceiling_ns",
         "default_ns",
+        "floods",
         "fragment",
         "mergers",
         "output_bytes",
@@ -76,6 +77,7 @@ class Lane:
         "quota",
         "rates",
         "recorder",
+        "screened",
         "shadow_ceiling_ns",
         "shadow_default_ns",
         "shadow_rates",
@@ -108,6 +110,8 @@ class Lane:
         self.shadow_slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
         self.mergers: dict[Refusal, Merger] = {}
+        self.floods: dict[str, Merged] = {}
+        """What limits in shadow would refuse and is only counted just now, by code."""
         self.fragment = events.call_fragment(caller.shown, spec.agent, spec.tool, spec.policy)
         self.ceiling_ns = _enforced_ns(spec.max_timeout)
         self.default_ns = min(_enforced_ns(spec.timeout), self.ceiling_ns)
@@ -118,11 +122,12 @@ class Lane:
             _shadowed_ns(spec.timeout), _shadowed_ns(spec.tried_timeout), self.shadow_ceiling_ns
         )
         self.output_bytes = NEVER if spec.max_output_bytes is None else spec.max_output_bytes.limit
+        self.screened = bool(
+            spec.denied or spec.denied_shadow or spec.quota or spec.max_input_bytes
+        )
+        """Whether `screen` may have a reason to refuse."""
         self.plain = not (
-            spec.denied
-            or spec.denied_shadow
-            or spec.quota
-            or spec.max_input_bytes
+            self.screened
             or self.shadow_default_ns != NEVER
             or any(rate.shadow for rate in spec.rates)
             or any(slots.shadow for slots in spec.slots)

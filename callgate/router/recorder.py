@@ -23,6 +23,19 @@ MERGE_WINDOW_NS = 1_000_000_000
 _COMPLETED = Ending.COMPLETED
 
 
+class Merged:
+    """What a flood comes to: one error of it, how many, when the first and the last came."""
+
+    __slots__ = ("count", "error", "first_ns", "lane", "last_ns", "merger")
+
+    def __init__(self, lane: Lane, error: CallgateError, merger: Merger, now_ns: int) -> None:
+        self.lane = lane
+        self.error = error
+        self.merger = merger
+        self.count = 0
+        self.first_ns = self.last_ns = now_ns
+
+
 class Recorder:
     """Writes calls into the audit log, if there is one."""
 
@@ -33,11 +46,8 @@ class Recorder:
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[
-            tuple[events.Refusal, int, str], tuple[Lane, CallgateError, int, int, int]
-        ] = {}
-        """Refusals, and what shadow let pass, counted and not yet written, by event, lane and
-        code: the latest, how many, and when the first and the last came."""
+        self._merging: dict[tuple[events.Refusal, int, str], Merged] = {}
+        """Refusals, and what shadow let pass, counted and not yet written: by event, lane, code."""
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -172,8 +182,13 @@ class Recorder:
             return
         key = event, id(lane), error.code
         merged = self._merging.get(key)
-        count, first_ns = (0, now_ns) if merged is None else merged[2:4]
-        self._merging[key] = lane, error, count + 1, first_ns, now_ns
+        if merged is None:
+            merged = self._merging[key] = Merged(lane, error, merger, now_ns)
+            if event == "tool.call.would_deny":
+                lane.floods[error.code] = merged
+        merged.error = error
+        merged.count += 1
+        merged.last_ns = now_ns
         if self.flush_ns is None:
             self.flush_ns = now_ns + MERGE_WINDOW_NS
 
@@ -187,9 +202,11 @@ class Recorder:
         merging, self._merging = self._merging, {}
         log = self.log
         if log is not None:
-            for (event, _, _), (lane, error, count, first_ns, last_ns) in merging.items():
-                times = log.wall_us(first_ns), log.wall_us(last_ns)
-                self._write_refusal(event, lane, error, "", (count, *times))
+            for (event, _, _), merged in merging.items():
+                times = log.wall_us(merged.first_ns), log.wall_us(merged.last_ns)
+                merged.lane.floods.clear()
+                counted = (merged.count, *times)
+                self._write_refusal(event, merged.lane, merged.error, "", counted)
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):

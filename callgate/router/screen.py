@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from callgate.errors import CallgateError, InvalidInput, PolicyDenied, StateUnavailable
+from callgate.errors import (
+    CallgateError,
+    ConcurrencyLimited,
+    InvalidInput,
+    PolicyDenied,
+    RateLimited,
+    StateUnavailable,
+)
 from callgate.limits.admission import shadow
 from callgate.limits.deadlines import NEVER
+from callgate.limits.rate import Rate
 from callgate.router import refusals
 
 if TYPE_CHECKING:
@@ -57,7 +65,28 @@ def take_quota(quota: Quota) -> int | None:
 
 
 def charge(flight: Flight, now_ns: int, wall_ns: int) -> list[CallgateError]:
-    """Count an admitted call in its shadowed limits; returns what they would have refused."""
+    """Count an admitted call in its limits in shadow; return what they would have refused.
+
+    What only adds to a flood is counted here and costs no error. `wall_ns` is for quotas.
+    """
+    lane = flight.lane
+    would = _charge_screened(flight, wall_ns) if lane.screened else []
+    for counter in shadow(lane.shadow_rates, lane.shadow_slots, now_ns):
+        code = RateLimited.code if counter.__class__ is Rate else ConcurrencyLimited.code
+        flood = lane.floods.get(code)
+        if flood is not None and now_ns < flood.merger.full_until_ns:
+            flood.count += 1
+            flood.last_ns = now_ns
+            lane.stats.shadow(code, counter.spec.scope.kind)
+        else:
+            would.append(refusals.by_counter(lane, flight.request_id, counter, now_ns))
+    if lane.shadow_default_ns != NEVER:
+        shadow_ns = lane.shadow_default_ns if flight.timeout_ms is None else lane.shadow_ceiling_ns
+        flight.check_at_ns = min(flight.deadline_ns, flight.asked_ns + shadow_ns)
+    return would
+
+
+def _charge_screened(flight: Flight, wall_ns: int) -> list[CallgateError]:
     lane = flight.lane
     spec = lane.spec
     request_id = flight.request_id
@@ -74,11 +103,4 @@ def charge(flight: Flight, now_ns: int, wall_ns: int) -> list[CallgateError]:
             quota.take()
         elif quota.spent(wall_ns):
             would.append(refusals.quota_spent(lane, request_id, quota, wall_ns))
-    would += [
-        refusals.by_counter(lane, request_id, counter, now_ns)
-        for counter in shadow(lane.shadow_rates, lane.shadow_slots, now_ns)
-    ]
-    if lane.shadow_default_ns != NEVER:
-        shadow_ns = lane.shadow_default_ns if flight.timeout_ms is None else lane.shadow_ceiling_ns
-        flight.check_at_ns = min(flight.deadline_ns, flight.asked_ns + shadow_ns)
     return would
