@@ -327,6 +327,10 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     """Only watched: reaching one is a warning, never an end."""
     assumed: tuple[str, ...] = ()
     """Limits that come with containment and that nobody wrote: missing ones do not refuse."""
+    requested: ResourceLimits = ResourceLimits()
+    """What the agent's author expects it to use; for messages only."""
+    declared: tuple[str, ...] = ()
+    """Limits whose figure is that of the agent's manifest."""
     mounts: tuple[MountSpec, ...] = ()
     programs: tuple[str, ...] | None = None
     """What it may execute beside its own command: names sought on its PATH, or paths. None: all."""

@@ -155,6 +155,9 @@ CORE: Final = (
         ("design: The policy file",),
         (
             "tests/policy/test_precedence.py::test_the_profiles_have_the_designs_values",
+            "tests/policy/test_precedence.py::test_under_run_two_lines_tighten_what_they_say_and_nothing_else",
+            "tests/policy/test_precedence.py::test_the_audit_of_run_stays_unless_the_file_says_otherwise",
+            "tests/router/test_shadow.py::test_a_tried_profile_records_the_call_that_it_would_have_refused_at_once",
             "tests/policy/test_precedence.py::test_a_policy_that_says_nothing_is_guarded",
         ),
     ),
@@ -203,15 +206,18 @@ CORE: Final = (
     ),
     Requirement(
         "policy.manifests",
-        "a manifest replaces defaults and is capped by the policy; reading one executes nothing",
+        "a manifest replaces the profile's values and is capped by the policy; reading one executes "
+        "nothing",
         ("core: policy", "design: The policy file"),
         (
             "tests/policy/test_manifest.py::test_the_example_of_opensentience_means_what_it_says",
             "tests/policy/test_manifest.py::test_the_resources_of_claude_settings_mean_what_they_say",
             "tests/policy/test_manifest.py::test_what_the_agent_states_caps_its_manifests_containment",
+            "tests/policy/test_manifest.py::test_whatever_an_operator_wrote_caps_a_manifest_and_both_figures_are_shown",
+            "tests/policy/test_manifest.py::test_what_a_manifest_leaves_out_has_the_defaults_of_its_format",
             "tests/policy/test_manifest.py::test_reading_a_manifest_executes_nothing_and_opens_nothing_else",
             "tests/policy/test_manifest.py::test_a_large_manifest_is_refused_without_being_decoded",
-            "tests/policy/test_precedence.py::TestManifestCeilings::test_it_replaces_defaults",
+            "tests/policy/test_precedence.py::TestManifestCeilings::test_it_replaces_the_profiles_values",
             "tests/policy/test_precedence.py::TestManifestCeilings::test_the_lower_of_manifest_and_agent_holds",
         ),
     ),
@@ -1379,7 +1385,9 @@ LAUNCHER: Final = (
         "limit.network",
         "a manifest's network limits are read and shown as absent",
         ("launcher: limits",),
-        ("tests/policy/test_explain.py::test_what_nothing_here_enforces_is_absent_and_says_so",),
+        (
+            "tests/policy/test_manifest.py::test_a_manifests_bandwidth_is_the_networks_and_paces_no_message",
+        ),
     ),
     Requirement(
         "level.namespaces",
@@ -1757,7 +1765,7 @@ GATE: Final = (
         "without a policy calls pass, and one line says what is enforced and what is not",
         ("gate: zero configuration", "design: Audit"),
         (
-            "tests/gate/test_command_line.py::test_without_configuration_one_line_says_what_is_enforced_and_what_is_not",
+            "tests/gate/test_command_line.py::test_without_configuration_one_line_says_what_is_enforced_and_one_what_is_tried",
             "tests/gate/test_command_line.py::test_without_configuration_calls_pass",
             "tests/gate/test_command_line.py::test_an_audit_at_home_that_cannot_be_written_is_said_and_calls_pass",
         ),

@@ -109,7 +109,7 @@ async def execute(spec: LaunchSpec) -> Answer:
             await drain(started.stderr, stderr, secrets),
         ]
         feed(started.stdin)
-        stopped = await recorded(started, spec.agent)
+        stopped = await recorded(started, spec)
         for reader in readers:
             await reader.finish(DRAIN_S)
     answer = _answer(started, stopped)
@@ -129,7 +129,7 @@ async def interact(spec: LaunchSpec) -> Answer:
         if isinstance(started, Answer):
             return started
         async with Joined(started.stdin):
-            stopped = await recorded(started, spec.agent)
+            stopped = await recorded(started, spec)
         return _answer(started, stopped)
 
 
@@ -220,11 +220,11 @@ class Signals:
         self.asked = True
 
 
-async def recorded(run: Run, agent: str) -> Stopped:
+async def recorded(run: Run, spec: LaunchSpec) -> Stopped:
     """Wait for the end of a run, and write its start and its end into the history."""
     record = RunRecord(
         run.run_id,
-        agent,
+        spec.agent,
         started_ms=time.time_ns() // _MS_NS,
         state=run.state,
         effective=msgspec.to_builtins(dict(run.effective)),
@@ -246,7 +246,7 @@ async def recorded(run: Run, agent: str) -> Stopped:
         limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
     )
     await asyncio.to_thread(_put, record)
-    message = explain(agent, stopped, options=agent == AGENT)
+    message = explain(spec.agent, stopped, options=spec.agent == AGENT, spec=spec)
     if message is not None:
         typer.echo(message, err=True)
     return stopped

@@ -44,8 +44,9 @@ or a tool, `per: caller`.
 
 ## Which statement wins
 
-For each key the most specific of tool, pattern, agent, manifest, `defaults` and profile; then
-the lowest with the ceilings of `global`, the caller and the manifest. Rates and concurrency of
+For each key the most specific of tool, pattern, agent, `defaults`, manifest and profile; then
+the lowest with the ceilings of `global`, the caller and the manifest: a manifest replaces the
+profile's values, and never raises what stands in the file. Rates and concurrency of
 different scopes all apply. Of several patterns the longest wins, of equally long ones the first;
 keys that it leaves out come from the next one that matches. The most specific entry of a tool
 decides whether it is denied; an entry that only states limits allows.

@@ -270,7 +270,7 @@ class Supervisor:
         if stopped.limit is not None:
             from callgate.launcher.limit_message import explain  # noqa: PLC0415  # only bad ends need it
 
-            text = explain(agent, stopped)
+            text = explain(agent, stopped, spec=self._spec)
             if text:
                 self._say(text)
         if again:

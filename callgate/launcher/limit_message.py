@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from callgate.launcher.protocol import Stopped
+    from callgate.model import LaunchSpec
 
 _KIB: Final = 1024
 _SECOND_NS: Final = 1_000_000_000
@@ -100,10 +101,13 @@ _KINDS: Final = {
 }
 
 
-def explain(agent: str, stopped: Stopped, *, options: bool = False) -> str | None:
+def explain(
+    agent: str, stopped: Stopped, *, options: bool = False, spec: LaunchSpec | None = None
+) -> str | None:
     """Return the message for a run that a limit ended; None for every other end.
 
-    `options`: the limit is an option of a command line rather than a key of a policy.
+    `options`: the limit is an option of a command line rather than a key of a policy. `spec` says
+    what the agent's manifest requested, and whether the limit is the manifest's.
     """
     limit = stopped.limit
     kind = None if limit is None else _KINDS.get(limit.type)
@@ -114,6 +118,7 @@ def explain(agent: str, stopped: Stopped, *, options: bool = False) -> str | Non
     lines = [
         f"Agent {agent} was ended: it went over its {kind.noun} limit.",
         "",
+        *_requested(kind, spec),
         f"  used   {used}",
         f"  limit  {amount(limit.limit, kind.unit)}",
         "",
@@ -125,14 +130,21 @@ def explain(agent: str, stopped: Stopped, *, options: bool = False) -> str | Non
         "What you can do:",
         f"  - look at how it ended before: callgate runs --agent {agent}",
         "  - look at what it printed last, and tell its author",
-        f"  - if you trust it, raise {_option(kind) if options else _key(kind)}",
+        f"  - if you trust it, raise {_option(kind) if options else _key(kind, spec)}",
     ]
     if stopped.state == "paused":
         lines += ["", "It is paused: its workspace is kept, and it can be resumed."]
     return "\n".join(lines)
 
 
-def _key(kind: _Kind) -> str:
+def _requested(kind: _Kind, spec: LaunchSpec | None) -> list[str]:
+    value = None if spec is None else getattr(spec.requested, f"{kind.key}_{kind.unit}", None)
+    return [] if value is None else [f"  requested {amount(value, kind.unit)}"]
+
+
+def _key(kind: _Kind, spec: LaunchSpec | None) -> str:
+    if spec is not None and kind.key in spec.declared:
+        return f"the limit in its manifest, which set it (and `{kind.key}` in its containment)"
     return f"`{kind.key}` in its containment"
 
 

@@ -30,6 +30,7 @@ def warnings_of(
     found = [*_tokens(file, document, environ), *_named_waits(file, document, resolver)]
     for agent in (*file.agents, ANY):
         found += _shadowless(document, resolver, agent)
+        found += _processors(document, resolver, agent)
         tools = file.agents[agent].tools if agent in file.agents else {}
         for tool in (None, *tools):
             found += _waits(document, resolver, agent, tool)
@@ -107,6 +108,29 @@ def _timeouts(
         found = f"timeout {duration_text(own.value)}"
         expected = f"at most max_timeout, {duration_text(ceiling.value)}, to which it is lowered"
         yield _at(document, (*own.layer.path, "timeout"), found, expected)
+
+
+MANY_PROCESSORS = 50_000
+"""In millicores. More than most hosts have: `500` was meant as `500m`."""
+
+
+def _processors(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:
+    """Warn of a share of processors without its unit, in the file or in a manifest."""
+    resolution = resolver.resolve(ANY, agent, None)
+    own = resolution.value("containment.cpu")
+    declared = None if own is None else resolution.declared(own)
+    for each in (own, declared):
+        if each is not None and each.active and each.value >= MANY_PROCESSORS:
+            written = (*each.layer.path, "containment", "cpu")
+            path = written if each.layer.path else ("agents", agent, "manifest")
+            where = "" if each.layer.path else f" in {each.layer.label}"
+            count = each.value // 1000
+            yield _at(
+                document,
+                path,
+                f"{count} whole processors{where}",
+                f"{count}m, if thousandths of one are meant",
+            )
 
 
 def _shadowless(document: Document, resolver: Resolver, agent: str) -> Iterator[Problem]:

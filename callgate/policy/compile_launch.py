@@ -14,12 +14,13 @@ import msgspec
 
 from callgate.model import BUILT_IN, EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
 from callgate.policy.keys import KEYS
-from callgate.policy.resolve import LAUNCHER_DEFAULT
+from callgate.policy.resolve import LAUNCHER_DEFAULT, MANIFEST_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import PurePath
 
+    from callgate.policy.manifest import Manifest
     from callgate.policy.resolve import Resolution
 
 
@@ -29,6 +30,7 @@ def launch_spec(
     command: Sequence[str],
     *,
     base: PurePath,
+    manifest: Manifest | None = None,
     tokens: Sequence[str] = (),
 ) -> LaunchSpec:
     """Return what the policy says of an agent's process.
@@ -46,6 +48,7 @@ def launch_spec(
         return None if found is None or found.mode != "enforce" else found.value
 
     limits, shadow, assumed = _limits(resolution)
+    declared = ResourceLimits() if manifest is None else manifest.requested
     level, programs = enforced("containment.level"), enforced("containment.exec")
     limited = any(each is not None for each in limits.values())
     contained = level is not None or programs is not None or limited
@@ -60,6 +63,8 @@ def launch_spec(
         limits=ResourceLimits(**limits),
         shadow=ResourceLimits(**shadow),
         assumed=assumed,
+        requested=declared,
+        declared=_declared(resolution),
         mounts=tuple(
             MountSpec(str(base / each.path), each.read_only)
             for each in enforced("containment.mounts") or ()
@@ -94,9 +99,19 @@ def _limits(resolution: Resolution) -> tuple[dict[str, Any], dict[str, Any], tup
         found = resolution.value(name)
         if found is not None and found.active:
             (enforced if found.mode == "enforce" else shadow)[entry.member] = found.value
-            if found.layer.label == LAUNCHER_DEFAULT:
+            if found.layer.label in (LAUNCHER_DEFAULT, MANIFEST_DEFAULT):
                 assumed.append(entry.name)
     return enforced, shadow, tuple(assumed)
+
+
+def _declared(resolution: Resolution) -> tuple[str, ...]:
+    """Return the limits whose figure is the manifest's: to raise the policy's changes nothing."""
+    found = ((entry, resolution.value(name)) for name, entry in KEYS.items() if entry.section)
+    return tuple(
+        entry.name
+        for entry, each in found
+        if each is not None and entry.is_limit and each.layer is resolution.manifest
+    )
 
 
 def _restart(on: Any, most: Any, backoff: Any) -> RestartSpec:

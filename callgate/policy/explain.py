@@ -14,10 +14,14 @@ from callgate.policy import units
 from callgate.policy.document import show
 from callgate.policy.fields import Mode
 from callgate.policy.keys import KEYS
+from callgate.policy.manifest import DEFAULT_NETWORK_BPS, DEFAULT_REQUESTED
+from callgate.policy.resolve import MANIFEST_DEFAULT
 
 if TYPE_CHECKING:
+    from callgate.model import ResourceLimits
     from callgate.policy.document import Document
     from callgate.policy.keys import Entry
+    from callgate.policy.manifest import Manifest
     from callgate.policy.resolve import EffectiveValue, Layer, Resolution
 
 Enforced = Literal["enforced", "shadow", "off", "absent"]
@@ -61,14 +65,27 @@ class Explainer:
             rows += [] if tried is None or not _is_here(tried) else [self._row(tried)]
         return rows
 
-    def absent(self) -> list[Row]:
+    def absent(self, manifest: Manifest | None) -> list[Row]:
         """Return what is written, checked and enforced by nothing here."""
         rows: list[Row] = []
         for entry in sorted(KEYS.values(), key=_absent_order):
             if entry.joins != "access":
                 found = self._resolution.values(entry.dotted)
                 rows += [self._absent(each) for each in found if not _is_here(each)]
-        return rows
+        if manifest is None:
+            return rows
+        for entry, value in requests_of(manifest.requested):
+            rows = [_requesting(row, entry, value) for row in rows]
+        return [*rows, self._network(manifest)]
+
+    def _network(self, manifest: Manifest) -> Row:
+        """Return the bandwidth that a manifest states for its agent's network."""
+        stated = manifest.network_bps
+        source = f"manifest {manifest.name}" if stated else MANIFEST_DEFAULT
+        text = units.bandwidth_text(stated or DEFAULT_NETWORK_BPS)
+        scope = self._resolution.agent_scope.describe(self._caller)
+        note = "by nothing yet: `bandwidth` of an agent paces its messages, not its network"
+        return Row("network.bandwidth", text, scope, source, "enforce", "absent", note)
 
     def _access(self, found: list[EffectiveValue]) -> Row:
         if not found:
@@ -96,6 +113,9 @@ class Explainer:
         if each.lowered is not None:
             origin = self._origin(each.lowered.layer, each.entry)
             notes.insert(0, f"lowered from {value_text(each.lowered)} ({origin})")
+        declared = self._resolution.declared(each)
+        if declared is not None and declared.layer is not each.layer:
+            notes.append(f"{declared.layer.label} states {value_text(declared)}")
         enforced: Enforced = "enforced" if each.mode == "enforce" else "shadow"
         return Row(
             key=each.entry.dotted,
@@ -109,7 +129,9 @@ class Explainer:
 
     def _absent(self, each: EffectiveValue) -> Row:
         note = "by nothing yet" if each.entry.key.by == "nothing" else NOT_IN_PROCESS
-        return msgspec.structs.replace(self._row(each), enforced="absent", note=note)
+        row = self._row(each)
+        note = f"{note}; {row.note}" if row.note else note
+        return msgspec.structs.replace(row, enforced="absent", note=note)
 
     def _origin(self, layer: Layer, entry: Entry | None = None) -> str:
         if layer.label:
@@ -117,6 +139,24 @@ class Explainer:
         path = layer.path if entry is None else (*layer.path, *entry.path)
         line, _ = self._document.position(path, key=True)
         return f"{self._name}:{line}"
+
+
+def requests_of(requested: ResourceLimits) -> list[tuple[Entry, str]]:
+    """Return what a manifest requests, or its format's default: the key and a text."""
+    found = []
+    for entry in KEYS.values():
+        value = getattr(requested, entry.member, None)
+        default = getattr(DEFAULT_REQUESTED, entry.member, None)
+        if entry.section and entry.unit is not None and (value or default) is not None:
+            text = entry.unit.text(value or default)
+            found.append((entry, text if value else f"{text} by default"))
+    return found
+
+
+def _requesting(row: Row, entry: Entry, value: str) -> Row:
+    if row.key != entry.dotted:
+        return row
+    return msgspec.structs.replace(row, note=f"{row.note}; requested {value}".removeprefix("; "))
 
 
 def value_text(each: EffectiveValue) -> str:

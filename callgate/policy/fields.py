@@ -72,6 +72,8 @@ class Key(Mark, frozen=True):
     """The same under `profile: interactive`; None: as under `guarded`."""
     contained: Any = None
     """The launcher's default for an agent that asks for containment."""
+    declared: Any = None
+    """The default for an agent whose manifest leaves this out."""
     joins: Joins | None = None
     """How statements of several levels meet; None: as is usual for its level and enforcer."""
     member: str | None = None

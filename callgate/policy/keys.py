@@ -125,3 +125,5 @@ PROFILES = MappingProxyType(
 )
 CONTAINED = _layer(lambda key: key.contained)
 """The seeds' limits, for an agent that asks for containment and leaves these out."""
+DECLARED = _layer(lambda key: key.declared)
+"""The seeds' limits of agents, for one whose manifest leaves these out."""

@@ -1,9 +1,11 @@
 """What an agent says of itself: `opensentience.agent.json`, or a Claude `settings.json`.
 
-Pure, and reading one executes nothing: it is data from the agent's author. It replaces
-defaults and is capped by what the policy states for that agent, so an author can ask for
-less than the operator gives, never for more. Keys that are not ours are skipped: the files
-belong to other programs, and a settings.json may hold secrets.
+Pure, and reading one executes nothing: it is data from the agent's author. It replaces the
+profile's values and is capped by what the policy states, for that agent or in `defaults`, so an
+author can ask for less than the operator gives, never for more. What it leaves out of its
+resources has the defaults that its format has. What it requests, and its bandwidth on the
+network, is only shown. Keys that are not ours are skipped: the files belong to other programs,
+and a settings.json may hold secrets.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
+from callgate.model import ResourceLimits  # msgspec reads it
 from callgate.policy import units
 from callgate.policy.document import show
 from callgate.policy.schema import Containment, Defaults
@@ -44,6 +47,15 @@ class Manifest(msgspec.Struct, frozen=True):
     name: str
     limits: Defaults
     """Only what the manifest states."""
+    requested: ResourceLimits = ResourceLimits()
+    """What its author expects it to use; only shown."""
+    network_bps: int | None = None
+    """Bits a second on the network, which nothing enforces yet."""
+
+
+DEFAULT_REQUESTED = ResourceLimits(cpu_millicores=50, memory_bytes=64 * 1024 * 1024)
+DEFAULT_NETWORK_BPS = 5_000_000
+"""The format's own, where a manifest says nothing; only shown."""
 
 
 def read_manifest(data: bytes, name: str) -> tuple[Manifest | None, list[ManifestError]]:
@@ -77,7 +89,6 @@ _KEYS: tuple[tuple[str, Callable[[object], Any], dict[str, Callable[[Any], Any]]
     ),
     ("execution_limits.max_concurrent_calls", _count, {"concurrency": int}),
     ("execution_limits.rate_limit", units.rate, {"rate": units.RATE.text}),
-    ("resources.network.bandwidth_limit", units.bandwidth_bps, {"bandwidth": units.bandwidth_text}),
     ("resources.network.max_connections", _count, {"containment.connections": int}),
     ("resources.cpu.limit", units.millicores, {"containment.cpu": "{}m".format}),
     ("resources.memory.limit", units.size_bytes, {"containment.memory": int}),
@@ -89,6 +100,13 @@ _KEYS: tuple[tuple[str, Callable[[object], Any], dict[str, Callable[[Any], Any]]
     ("resources.maxProcesses", _count, {"containment.pids": int}),
 )
 """A manifest's key, how it is read, and the keys of a policy that it states, spelled as there."""
+
+
+_REQUESTS: dict[str, tuple[str, Callable[[object], int]]] = {
+    "cpu_millicores": ("resources.cpu.request", units.millicores),
+    "memory_bytes": ("resources.memory.request", units.size_bytes),
+}
+"""Members of `ResourceLimits`, where they stand in a manifest, and how they are read."""
 
 
 class _Reader:
@@ -106,7 +124,9 @@ class _Reader:
                 (contained if section else limits)[word] = spelled(value)
         if contained and not self.errors:
             limits["containment"] = Containment.model_validate(contained)
-        return Manifest(name, Defaults.model_validate(limits))
+        asked = {name: self._take(*place) for name, place in _REQUESTS.items()}
+        network = self._take("resources.network.bandwidth_limit", units.bandwidth_bps)
+        return Manifest(name, Defaults.model_validate(limits), ResourceLimits(**asked), network)
 
     def _section(self, path: str) -> dict[str, Any]:
         """Return what stands at a path, empty if nothing does; not a mapping is one error."""
@@ -124,7 +144,7 @@ class _Reader:
         section = self._section(above)
         if key not in section:
             return None
-        shown = path.removeprefix("resources.") if key == "limit" else key
+        shown = path.removeprefix("resources.") if key in ("limit", "request") else key
         try:
             value = parse(section[key])
         except UnitError as error:

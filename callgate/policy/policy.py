@@ -243,6 +243,7 @@ class Policy:
             agent,
             words,
             base=self._base,
+            manifest=self._manifests.get(agent),
             tokens=tokens,
         )
 
@@ -255,7 +256,7 @@ class Policy:
         resolution = self._resolver.resolve(caller or ANY, agent, tool)
         explainer = Explainer(resolution, self._document, self._name, caller or ANY)
         rows = explainer.rows(tool=tool is not None)
-        return rows + explainer.absent()
+        return rows + explainer.absent(self._manifests.get(agent))
 
 
 def read_at_most(path: Path, limit: int) -> bytes:

@@ -1,7 +1,8 @@
 """Which statement wins for each key of (caller, agent, tool), and where it was written.
 
-Pure. For each key the most specific of tool, pattern, agent, manifest, `defaults` and
-profile wins; what then only lowers is a ceiling: `global`, the caller, the manifest. Rates
+Pure. For each key the most specific of tool, pattern, agent, `defaults`, manifest and profile
+wins: an author replaces the profile's values and nothing that an operator wrote. What then only
+lowers is a ceiling: `global`, the caller, the manifest. Rates
 and concurrency do not replace one another across scopes: all of them apply. Which of these
 a key follows is its entry's `joins`.
 
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from callgate.model import ANY, Scope
 from callgate.policy.fields import Limit, Mode, RateLimit, SplitRateLimit
-from callgate.policy.keys import CONTAINED, KEYS, PROFILES, Entry
+from callgate.policy.keys import CONTAINED, DECLARED, KEYS, PROFILES, Entry
 from callgate.policy.patterns import Entries
 from callgate.policy.problems import Path
 from callgate.policy.schema import Limits
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 GLOBAL = Scope("global")
 CALLER = Scope("caller")
 LAUNCHER_DEFAULT = "launcher default"
+MANIFEST_DEFAULT = "manifest default"
 
 
 class Layer(Struct, frozen=True):
@@ -114,10 +116,10 @@ class Resolver:
         return self._manifests.get(agent_key)
 
     def agent_layers(self, agent_key: str) -> list[Layer]:
-        """Return agent, manifest, defaults and profile, as far as there are such."""
+        """Return agent, defaults, manifest and profile, as far as there are such."""
         agent = self._file.agents.get(agent_key)
         own = None if agent is None else Layer("agent", agent, ("agents", agent_key))
-        layers = (own, self._manifests.get(agent_key), self._defaults, self._profile)
+        layers = (own, self._defaults, self._manifests.get(agent_key), self._profile)
         return [layer for layer in layers if layer is not None]
 
     def resolve(self, caller_key: str, agent_key: str, tool_key: str | None) -> Resolution:
@@ -141,10 +143,13 @@ class Resolution:
         self._caller = resolver.caller_layer(caller_key)
         self._tools = [] if tool_key is None else resolver.tool_layers(agent_key, tool_key)
         self._agents = resolver.agent_layers(agent_key)
-        self._manifest = resolver.manifest_layer(agent_key)
+        self.manifest = resolver.manifest_layer(agent_key)
         contained = any("containment" in layer.model.model_fields_set for layer in self._agents)
-        default = [Layer("agent", CONTAINED, label=LAUNCHER_DEFAULT)] if contained else []
-        self._parts = self._agents + default
+        self._parts = [*self._agents]
+        if self.manifest is not None:
+            self._parts.append(Layer("agent", DECLARED, label=MANIFEST_DEFAULT))
+        if contained or self.manifest is not None:
+            self._parts.append(Layer("agent", CONTAINED, label=LAUNCHER_DEFAULT))
         self.agent_scope = Scope("agent", agent_key)
         self.tool_scope = Scope("tool", agent_key, tool_key)
 
@@ -169,8 +174,15 @@ class Resolution:
         return 0 if found is None else int(found.value)
 
     def nearest(self, name: str) -> EffectiveValue | None:
-        """Return what the operator wrote nearest to the tool, without ceilings and manifest."""
-        return self._nearest(KEYS[name], manifest=False)
+        """Return what holds nearest to the tool, without ceilings."""
+        return self._nearest(KEYS[name])
+
+    def declared(self, each: EffectiveValue) -> EffectiveValue | None:
+        """Return what the agent's manifest states for a key of the agent's, if it does."""
+        if self.manifest is None or each.scope.kind != "agent" or each.scope.tried:
+            return None
+        found = self._side(each.entry, self.manifest, self.agent_scope, *self._agents)
+        return next(iter(found), None)
 
     def values(self, name: str) -> list[EffectiveValue]:
         """Return all that hold for a key, outermost scope first."""
@@ -202,9 +214,8 @@ class Resolution:
         mode = self._resolver.mode(None, *self._tools, *self._agents)
         return EffectiveValue(entry, self.tool_scope, layer.get(entry) is True, mode, layer)
 
-    def _nearest(self, entry: Entry, *, manifest: bool = True) -> EffectiveValue | None:
-        layers = [each for each in self._agents if manifest or each is not self._manifest]
-        layer = _first(entry, [*self._tools, *layers])
+    def _nearest(self, entry: Entry) -> EffectiveValue | None:
+        layer = _first(entry, [*self._tools, *self._agents])
         if layer is None:
             return None
         scope = self.tool_scope if layer.level == "tool" else self.agent_scope
@@ -212,17 +223,18 @@ class Resolution:
 
     def _lowest(self, entry: Entry) -> EffectiveValue | None:
         """Return the lowest that is enforced, else the lowest in shadow."""
-        own = self._nearest(entry, manifest=False)
+        own = self._nearest(entry)
         found = [] if own is None else [own]
         found += self._side(entry, self._resolver.global_layer, GLOBAL)
         found += self._side(entry, self._caller, CALLER)
-        found += self._side(entry, self._manifest, self.agent_scope, *self._agents)
+        if own is None or own.layer is not self.manifest:
+            found += self._side(entry, self.manifest, self.agent_scope, *self._agents)
         return _lowest(found)
 
     def _capped(self, entry: Entry) -> EffectiveValue | None:
         """Return the agent's own, lowered by its manifest."""
         layers = [each for each in self._parts if each.get(entry) is not None]
-        kept = [each for each in layers[1:] if each is self._manifest and entry.is_limit]
+        kept = [each for each in layers[1:] if each is self.manifest and entry.is_limit]
         found = [
             self._stated(entry, layer, self.agent_scope, *self._agents)
             for layer in layers[:1] + kept
@@ -241,7 +253,7 @@ class Resolution:
         """Return the agent's own, lowered by its manifest."""
         layer = _first(entry, self._agents)
         own = self._side(entry, layer, self.agent_scope, *self._agents)
-        manifest = self._side(entry, self._manifest, self.agent_scope, *self._agents)
+        manifest = self._side(entry, self.manifest, self.agent_scope, *self._agents)
         if not manifest or not own:
             return own
         if own[0].rate is not None:
@@ -251,7 +263,7 @@ class Resolution:
 
     def _agent_rates(self, own: EffectiveValue, manifest: EffectiveValue) -> list[EffectiveValue]:
         """Return the lower rate; a manifest states N/period only, the operator how to meet it."""
-        written = [layer for layer in self._agents if layer is not self._manifest]
+        written = [layer for layer in self._agents if layer is not self.manifest]
         stated = _first(own.entry, written)
         wait = stated.get(own.entry).on_limit if stated is not None else "deny"
         burst = own.rate.burst if own.rate is not None else None
@@ -260,7 +272,7 @@ class Resolution:
             {"limit": "unlimited", "on_limit": wait, "burst": min(burst or count, count)}
         )
         manifest = replace(manifest, rate=shaped)
-        if own.layer is self._manifest:
+        if own.layer is self.manifest:
             return [manifest]
         if own.scope.per_caller:  # not comparable: one counts callers apart, one together
             return [own, manifest]

@@ -178,20 +178,24 @@ class Containment(Strict):
     """What an agent's process may use; enforced by a launcher."""
 
     level: Annotated[Level | None, Key("How much of the host it sees.", "launcher")] = None
-    memory: Annotated[BytesLimit | None, Key("Resident memory.", "launcher", contained="512Mi")] = (
-        None
-    )
-    cpu: Annotated[CpuLimit | None, Key("Share of processors.", "launcher", contained=1)] = None
+    memory: Annotated[
+        BytesLimit | None,
+        Key("Resident memory.", "launcher", contained="512Mi", declared="256Mi"),
+    ] = None
+    cpu: Annotated[
+        CpuLimit | None, Key("Share of processors.", "launcher", contained=1, declared="200m")
+    ] = None
     pids: Annotated[CountLimit | None, Key("Processes and threads.", "launcher", contained=64)] = (
         None
     )
     disk: Annotated[
-        BytesLimit | None, Key("Bytes in the workspace.", "launcher", contained="1Gi")
+        BytesLimit | None,
+        Key("Bytes in the workspace.", "launcher", contained="1Gi", declared="100Mi"),
     ] = None
     files: Annotated[CountLimit | None, Key("Files in the workspace.", "launcher")] = None
     connections: Annotated[
         CountLimit | None,
-        Key("Network connections that are open at once.", "launcher"),
+        Key("Network connections that are open at once.", "launcher", declared=50),
     ] = None
     open_files: Annotated[CountLimit | None, Key("Open files of a process.", "launcher")] = None
     cpu_time: Annotated[TimeLimit | None, Key("Processor time of a process.", "launcher")] = None
@@ -318,8 +322,8 @@ class AgentPolicy(Defaults):
     manifest: Annotated[
         Text | None,
         Key(
-            "An `opensentience.agent.json` or a Claude `settings.json`: replaces defaults, capped "
-            "by what stands here."
+            "An `opensentience.agent.json` or a Claude `settings.json`: replaces the profile's "
+            "values, capped by what stands in this file."
         ),
     ] = None
     tools: Annotated[

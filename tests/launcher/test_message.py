@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from callgate.errors import LimitInfo
 from callgate.launcher.limit_message import duration, explain, limit_text, size
 from callgate.launcher.protocol import LIMIT_REASONS, Stopped
+from callgate.model import LaunchSpec, ResourceLimits
+from callgate.policy.keys import KEYS
 
 MIB = 2**20
 
@@ -111,3 +115,30 @@ def test_to_somebody_at_a_command_line_it_names_the_option(kind: str, way: str) 
 )
 def test_a_limit_is_told_in_its_unit(kind: str, limit: int, text: str) -> None:
     assert limit_text(kind, limit) == text
+
+
+def test_what_a_manifest_requested_stands_beside_what_was_used() -> None:
+    spec = LaunchSpec("a", ("x",), requested=ResourceLimits(memory_bytes=128 * MIB))
+
+    text = explain("a", stopped("memory", 256 * MIB, 512 * MIB), spec=spec) or ""
+
+    lines = [line.split() for line in text.splitlines()]
+    assert ["requested", "128", "MiB"] in lines
+    assert ["limit", "256", "MiB"] in lines
+
+
+def test_a_limit_that_a_manifest_set_is_to_be_raised_there() -> None:
+    spec = LaunchSpec("a", ("x",), declared=("memory",))
+
+    text = explain("a", stopped("memory", 5, 3), spec=spec) or ""
+    other = explain("a", stopped("disk", 5, 3), spec=spec) or ""
+
+    assert "raise the limit in its manifest" in text
+    assert "raise `disk` in its containment" in other
+
+
+def test_every_key_that_the_advice_names_is_a_key_of_a_policy() -> None:
+    for kind in ("memory", "cpu_time", "wall_time", "pids", "disk", "files", "connections"):
+        text = explain("a", stopped(kind, 5, 3)) or ""
+        (named,) = re.findall("raise `([a-z_]+)` in its containment", text)
+        assert f"containment.{named}" in KEYS

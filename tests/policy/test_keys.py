@@ -30,6 +30,7 @@ NAMES_A_KEY = {
     "policy/checks.py": {
         # warnings about keys that mean something to each other
         *("deny", "launcher", "max_timeout", "queue", "rate", "timeout", "token"),
+        *("cpu", "containment.cpu"),
     },
     "policy/compile_launch.py": {
         # settings of a launch, no limits: each becomes something of its own
@@ -44,7 +45,7 @@ NAMES_A_KEY = {
     "policy/fields.py": {"deny", "launcher"},  # words of `on_limit` and of `by`
     "policy/manifest.py": {
         # what keys of other programs mean here
-        *("bandwidth", "concurrency", "max_timeout", "rate", "timeout"),
+        *("concurrency", "max_timeout", "rate", "timeout"),
         *("containment.cpu", "containment.disk", "containment.memory", "containment.pids"),
         "containment.connections",
     },

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.model import ResourceLimits
 from callgate.policy import Policy, PolicyError
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from tests.policy.helpers import ROOT, only_problem, problems, rows, write
@@ -18,6 +19,7 @@ from tests.policy.helpers import ROOT, only_problem, problems, rows, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+MIB = 1024 * 1024
 OPENSENTIENCE = {
     "name": "git-analyzer",
     "version": "1.0.0",
@@ -62,7 +64,7 @@ def test_the_example_of_opensentience_means_what_it_says(tmp_path: Path) -> None
         "max_timeout": "30s",
         "rate agent:web": "100/minute, burst 100",
         "concurrency agent:web": "5",
-        "bandwidth": "10Mbps",
+        "network.bandwidth": "10Mbps",
         "containment.memory": "512Mi",
         "containment.cpu": "500m",
         "containment.disk": "1Gi",
@@ -79,7 +81,132 @@ def test_the_resources_of_claude_settings_mean_what_they_say(tmp_path: Path) -> 
         "containment.cpu": "2000m",
         "containment.disk": "100Mi",
         "containment.pids": "32",
+        "containment.connections": "50",
+        "network.bandwidth": "5Mbps",
     }
+    assert found["containment.connections"].source == "manifest default"
+
+
+def test_what_a_manifest_leaves_out_has_the_defaults_of_its_format(tmp_path: Path) -> None:
+    made = policy(tmp_path, {}, ", command: [x]")
+
+    spec = made.launch_spec("web")
+
+    assert spec.limits == ResourceLimits(
+        cpu_millicores=200,
+        memory_bytes=256 * MIB,
+        disk_bytes=100 * MIB,
+        connections=50,
+        pids=64,
+    )
+    assert set(spec.assumed) == {"cpu", "memory", "disk", "connections", "pids"}
+    assert (spec.contained, spec.declared, spec.requested) == (True, (), ResourceLimits())
+
+
+GREEDY = {
+    "resources": {
+        "cpu": {"limit": "64000m"},
+        "memory": {"limit": "8Gi"},
+        "network": {"max_connections": 5000},
+    },
+    "execution_limits": {
+        "max_tool_call_duration": "1h",
+        "max_concurrent_calls": 500,
+        "rate_limit": "1000000/second",
+    },
+}
+WRITTEN = (
+    "timeout: 20s, max_timeout: 30s, concurrency: 2, rate: 60/minute, "
+    "containment: {memory: 256Mi, cpu: 500m, connections: 9}"
+)
+
+
+@pytest.mark.parametrize("where", ["defaults", "agent"])
+def test_whatever_an_operator_wrote_caps_a_manifest_and_both_figures_are_shown(
+    tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "agent.json").write_text(json.dumps(GREEDY))
+    own = f", {WRITTEN}" if where == "agent" else ""
+    head = f"defaults: {{{WRITTEN}}}\n" if where == "defaults" else ""
+
+    made = Policy.parse(f"{head}agents: {{web: {{manifest: agent.json{own}}}}}", base=tmp_path)
+
+    found = rows(made)
+    shown = {
+        "timeout": ("20s", "1h"),
+        "max_timeout": ("30s", "1h"),
+        "concurrency agent:web": ("2", "500"),
+        "rate agent:web": ("60/minute", "1000000/second"),
+        "containment.memory": ("256Mi", "8Gi"),
+        "containment.cpu": ("500m", "64000m"),
+        "containment.connections": ("9", "5000"),
+    }
+    for key, (holds, asked) in shown.items():
+        assert (key, found[key].value) == (key, holds)
+        assert f"manifest agent.json states {asked}" in found[key].note, key
+
+
+@pytest.mark.parametrize("profile", ["guarded", "interactive"])
+def test_a_profiles_values_alone_cap_no_manifest(tmp_path: Path, profile: str) -> None:
+    (tmp_path / "agent.json").write_text(
+        '{"execution_limits": {"max_tool_call_duration": "2h", "max_concurrent_calls": 500}}'
+    )
+    text = f"profile: {profile}\nagents: {{web: {{manifest: agent.json}}}}"
+
+    found = rows(Policy.parse(text, base=tmp_path))
+
+    assert found["timeout"].value == found["max_timeout"].value == "2h"
+    assert found["concurrency agent:web"].value == "500"
+
+
+def test_unlimited_lets_a_manifest_stand(tmp_path: Path) -> None:
+    found = rows(policy(tmp_path, OPENSENTIENCE, ", containment: {memory: unlimited}"))
+
+    assert found["containment.memory"].value == "512Mi"
+
+
+@pytest.mark.parametrize("cpu", ["500", 500, "100"])
+def test_whole_processors_that_no_host_has_are_warned_of(tmp_path: Path, cpu: object) -> None:
+    (made,) = policy(tmp_path, {"resources": {"cpu": {"limit": cpu}}}).warnings
+
+    assert made.path == "agents.web.manifest"
+    assert made.found == f"{cpu} whole processors in manifest agent.json"
+    assert f"{cpu}m" in made.expected
+
+
+def test_so_is_one_in_the_file_itself_and_thousandths_are_not() -> None:
+    (made,) = Policy.parse("agents: {web: {containment: {cpu: 500}}}").warnings
+
+    assert (made.path, made.found) == ("agents.web.containment.cpu", "500 whole processors")
+    assert Policy.parse("agents: {web: {containment: {cpu: 500m}}}").warnings == ()
+
+
+def test_requests_are_shown_beside_their_limits(tmp_path: Path) -> None:
+    made = policy(tmp_path, OPENSENTIENCE, ", command: [x]")
+    found = rows(made)
+
+    assert found["containment.memory"].note.endswith("requested 128Mi")
+    assert found["containment.cpu"].note.endswith("requested 100m")
+    assert made.launch_spec("web").requested == ResourceLimits(
+        cpu_millicores=100, memory_bytes=128 * MIB
+    )
+    found = rows(policy(tmp_path, {}))
+    assert found["containment.memory"].note.endswith("requested 64Mi by default")
+
+
+def test_a_manifests_bandwidth_is_the_networks_and_paces_no_message(tmp_path: Path) -> None:
+    made = policy(tmp_path, OPENSENTIENCE)
+
+    row = rows(made)["network.bandwidth"]
+
+    assert (row.value, row.enforced) == ("10Mbps", "absent")
+    assert made.gate("web").bandwidth_bps is None
+
+
+def test_the_launcher_is_told_which_limits_are_the_manifests(tmp_path: Path) -> None:
+    made = policy(tmp_path, OPENSENTIENCE, ", command: [x], containment: {memory: 256Mi}")
+
+    assert set(made.launch_spec("web").declared) == {"cpu", "disk", "connections"}
 
 
 def test_what_the_agent_states_caps_its_manifests_containment(tmp_path: Path) -> None:

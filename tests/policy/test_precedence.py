@@ -285,7 +285,7 @@ def test_a_limit_in_shadow_knows_how_many_would_have_waited_for_it() -> None:
 
 
 class TestManifestCeilings:
-    """A manifest replaces defaults and is capped by what the policy states for that agent."""
+    """A manifest replaces the profile's values and is capped by what the policy states."""
 
     def policy(
         self, tmp_path: Path, execution: dict[str, object], rest: str = "", own: str = ""
@@ -294,7 +294,7 @@ class TestManifestCeilings:
         text = f"{rest}\nagents: {{web: {{manifest: agent.json{own}}}}}\n"
         return Policy.parse(text, base=tmp_path)
 
-    def test_it_replaces_defaults(self, tmp_path: Path) -> None:
+    def test_it_replaces_the_profiles_values(self, tmp_path: Path) -> None:
         policy = self.policy(
             tmp_path,
             {
@@ -302,7 +302,6 @@ class TestManifestCeilings:
                 "max_concurrent_calls": 5,
                 "rate_limit": "100/minute",
             },
-            rest="defaults: {timeout: 10s, concurrency: 3, rate: 60/minute}",
         )
 
         found = lane(policy)
@@ -341,7 +340,7 @@ class TestManifestCeilings:
         policy = self.policy(
             tmp_path,
             {"rate_limit": "100/minute"},
-            rest="defaults: {rate: {limit: 60/minute, on_limit: wait}, queue: 5}",
+            rest="defaults: {rate: {limit: 160/minute, on_limit: wait}, queue: 5}",
         )
 
         assert lane(policy).rates == (RateSpec(AGENT, "100/minute", 100, NS["m"], 100, wait=True),)
