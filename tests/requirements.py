@@ -206,7 +206,7 @@ CORE: Final = (
     ),
     Requirement(
         "policy.manifests",
-        "a manifest replaces the profile's values, capped by the policy; reading one executes nothing",
+        "a manifest replaces the profile's values and no operator's; reading one executes nothing",
         ("core: policy", "design: The policy file"),
         (
             "tests/policy/test_manifest.py::test_the_example_of_opensentience_means_what_it_says",

@@ -1,7 +1,7 @@
 """Every effective limit of (caller, agent, tool) with the line that it came from.
 
-Pure. What nothing in this process enforces is shown as `absent`: a limit that is written
-and not enforced must never look like one that is.
+Pure. What nothing enforces where the policy is used is shown as `absent`: a limit that is
+written and not enforced must never look like one that is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Enforced = Literal["enforced", "shadow", "off", "absent"]
 
 NOT_IN_PROCESS = "by `callgate run`, not in process"
+BY_LAUNCHER = "by the launcher (what this host can: --plan)"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -45,7 +46,17 @@ class Row(msgspec.Struct, frozen=True):
 class Explainer:
     """Rows of one resolution; `document` and `name` say where in which file."""
 
-    def __init__(self, resolution: Resolution, document: Document, name: str, caller: str) -> None:
+    def __init__(
+        self,
+        resolution: Resolution,
+        document: Document,
+        name: str,
+        caller: str,
+        *,
+        gated: bool = False,
+    ) -> None:
+        """`gated`: it is for `callgate run` or a daemon, which have a gate and a launcher."""
+        self._gated = gated
         self._resolution = resolution
         self._document = document
         self._name = name
@@ -66,7 +77,7 @@ class Explainer:
         return rows
 
     def absent(self, manifest: Manifest | None) -> list[Row]:
-        """Return what is written, checked and enforced by nothing here."""
+        """Return what is not enforced by the router: by a gate, a launcher, or nothing."""
         rows: list[Row] = []
         for entry in sorted(KEYS.values(), key=_absent_order):
             if entry.joins != "access":
@@ -128,8 +139,13 @@ class Explainer:
         )
 
     def _absent(self, each: EffectiveValue) -> Row:
-        note = "by nothing yet" if each.entry.key.by == "nothing" else NOT_IN_PROCESS
-        row = self._row(each)
+        row, by = self._row(each), each.entry.key.by
+        if by != "nothing" and self._gated:
+            if by == "launcher":
+                row = msgspec.structs.replace(row, note=f"{BY_LAUNCHER}; {row.note}".rstrip("; "))
+            blind = by == "gate" and each.entry.is_limit and row.enforced == "shadow"
+            return msgspec.structs.replace(row, enforced="off") if blind else row
+        note = "by nothing yet" if by == "nothing" else NOT_IN_PROCESS
         note = f"{note}; {row.note}" if row.note else note
         return msgspec.structs.replace(row, enforced="absent", note=note)
 

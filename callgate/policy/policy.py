@@ -254,7 +254,8 @@ class Policy:
         give its `tool_key`, as a router does.
         """
         resolution = self._resolver.resolve(caller or ANY, agent, tool)
-        explainer = Explainer(resolution, self._document, self._name, caller or ANY)
+        gated = self.purpose.name != "router"
+        explainer = Explainer(resolution, self._document, self._name, caller or ANY, gated=gated)
         rows = explainer.rows(tool=tool is not None)
         return rows + explainer.absent(self._manifests.get(agent))
 

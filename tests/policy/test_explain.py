@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.policy import Policy, Row
-from callgate.policy.explain import NOT_IN_PROCESS
+from callgate.policy.explain import BY_LAUNCHER, NOT_IN_PROCESS
+from callgate.policy.purpose import RUN
 from callgate.policy.units import duration_text, size_text
 from tests.policy.helpers import lane, rows, write
 
@@ -302,3 +303,23 @@ def test_what_is_shown_is_what_the_router_works_with(data: st.DataObject) -> Non
     assert shown_limits(policy.explain("web", "search", "bot")) == lane_limits(
         lane(policy, caller="bot"), "bot"
     )
+
+
+def test_for_run_what_the_gate_and_the_launcher_enforce_is_enforced(tmp_path: Path) -> None:
+    path = write(tmp_path, {"p.yaml": TEXT})
+    found = rows(Policy.load(path, purpose=RUN))
+
+    assert found["max_frame_bytes"].enforced == "enforced"
+    assert found["containment.memory"].enforced == "enforced"
+    assert found["containment.memory"].note == BY_LAUNCHER
+    assert {row.key for row in found.values() if row.enforced == "absent"} == set()
+
+
+def test_for_run_what_nothing_enforces_is_absent_all_the_same() -> None:
+    text = (
+        "agents: {web: {containment: {io_read: 1Mi}, max_frame_bytes: {limit: 1Mi, mode: shadow}}}"
+    )
+    found = rows(Policy.parse(text, purpose=RUN))
+
+    assert found["containment.io_read"].enforced == "absent"
+    assert found["max_frame_bytes"].enforced == "off"
