@@ -493,7 +493,7 @@ async def test_an_agent_that_the_policy_does_not_name_is_one_agent_from_its_firs
     tmp_path: Path, clock: Clock
 ) -> None:
     """Else what it did before its tools were listed would not count afterwards."""
-    unnamed = "version: 1\ndefaults: {concurrency: 1}\n"
+    unnamed = "version: 1\ndefaults: {concurrency: 1, queue: 0}\n"
     async with rig(tmp_path, clock, unnamed) as gate:
         gate.client(initialize())
         gate.agent(answer(gate.one_to_agent()["id"], initialized()))

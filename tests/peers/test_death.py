@@ -331,8 +331,8 @@ async def test_a_new_process_that_is_silent_has_failed_its_handshake_once(
         gate.starts()
         gate.to_agent()
 
-        gate.pass_ms(10_000)
-        gate.pass_ms(10_000)
+        gate.pass_ms(60_000)
+        gate.pass_ms(60_000)
 
         assert gate.troubles == [("handshake_failed", False)]
         assert gate.to_agent() == []
@@ -387,12 +387,12 @@ async def test_a_beginning_that_waits_is_timed_with_the_process_that_gets_it(
     async with rig(tmp_path, clock) as gate:
         gate.dies()
         gate.client(initialize())
-        gate.pass_ms(20_000)
+        gate.pass_ms(70_000)
         assert gate.troubles == []  # there is nobody yet who could have answered
 
         gate.starts()
         assert gate.one_to_agent()["method"] == "initialize"
-        gate.pass_ms(11_000)
+        gate.pass_ms(61_000)
 
         assert gate.troubles == [("handshake_failed", False)]
 
