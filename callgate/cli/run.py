@@ -12,19 +12,19 @@ import argparse
 import asyncio
 import gc
 import os
-import signal
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from callgate.cli.unusable import Unusable
 from callgate.model import ANONYMOUS, BUILT_IN, LaunchSpec
+from callgate.text import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from callgate.errors import LimitInfo
-    from callgate.gate.stdio import StdioGate
     from callgate.launcher.history import History
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import Run
@@ -54,10 +54,6 @@ class Warnings:
     def __call__(self, limit: LimitInfo) -> None:
         if self.hear is not None:
             self.hear(limit)
-
-
-class Unusable(Exception):
-    """What the user wrote cannot be run; the text says what to do."""
 
 
 def main(arguments: list[str]) -> int:
@@ -246,7 +242,15 @@ async def _serve(
         _collect_garbage()
         if plan.policy is None:
             return await gate.run(first)
-        watching = asyncio.create_task(_follow(plan, options, router, gate, launcher))
+        from callgate.cli.reload import Reload, follow
+
+        def make_spec(policy: Policy) -> tuple[LaunchSpec, list[bytes]]:
+            spec = _launch_spec(policy, plan.spec.agent, options)
+            launcher.named(spec)
+            return spec, _secrets(spec)
+
+        reload = Reload(router, gate, plan.spec.agent, make_spec, _say)
+        watching = asyncio.create_task(follow(options.policy, plan.policy, reload))
         try:
             return await gate.run(first)
         finally:
@@ -318,53 +322,6 @@ def _contained(spec: LaunchSpec) -> str:
     return "not contained: the process has all rights of yours"
 
 
-async def _follow(
-    plan: Plan,
-    options: argparse.Namespace,
-    router: Router,
-    gate: StdioGate,
-    launcher: Launchers,
-) -> None:
-    """Reload the policy when it changes, or on SIGHUP."""
-    from callgate.cli.watch import watch
-    from callgate.launcher.protocol import LaunchRefused
-    from callgate.policy import Policy, PolicyError
-
-    async def use(found: Policy | PolicyError) -> None:
-        if isinstance(found, PolicyError):
-            router.reload_failed(found)
-            _say(f"the policy stays as it was\n{found}")
-            return
-        try:
-            spec = _launch_spec(found, plan.spec.agent, options)
-            launcher.named(spec)
-            await gate.reload(found, spec, _secrets(spec))
-        except (OSError, ValueError, Unusable, LaunchRefused) as error:
-            router.reload_failed()
-            _say(f"the policy stays as it was: {error}")
-        else:
-            _say(f"policy {found.revision} is in force")
-
-    hung_up = asyncio.Event()
-    with suppress(NotImplementedError, ValueError, AttributeError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
-
-    async def on_signal() -> None:
-        while True:
-            await hung_up.wait()
-            hung_up.clear()
-            try:
-                found: Policy | PolicyError = await asyncio.to_thread(Policy.load, options.policy)
-            except PolicyError as error:
-                found = error
-            await use(found)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(on_signal())
-        async for found in watch(options.policy, since=plan.policy):
-            await use(found)
-
-
 def _history() -> History | None:
     import sqlite3
 
@@ -390,4 +347,4 @@ def _agent_name(command: str) -> str:
 def _say(text: str) -> None:
     from callgate.gate.stderr import write_stderr
 
-    write_stderr(f"callgate: {text}\n".encode("utf-8", "backslashreplace"))
+    write_stderr(f"callgate: {lines(text)}\n".encode("utf-8", "backslashreplace"))
