@@ -1774,6 +1774,22 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "gate.reload_whole",
+        "no policy that is half-written, or has lost the running agent, is ever in force; what a "
+        "policy loosens is said and recorded; no file that is read again stops a reload or an end",
+        ("findings: W9, N3",),
+        (
+            "tests/cli/test_half_written.py::test_only_a_policy_that_was_finished_is_ever_told",
+            "tests/cli/test_half_written.py::test_the_cuts_would_be_used_after_one_look",
+            "tests/gate/test_reload.py::test_a_policy_that_no_longer_names_the_agent_leaves_it_its_rules",
+            "tests/gate/test_reload.py::test_a_policy_that_allows_more_is_used_and_each_loosening_is_said_and_recorded",
+            "tests/gate/test_reload.py::test_a_truncated_file_leaves_what_is_denied_denied",
+            "tests/gate/test_reload.py::test_a_manifest_that_cannot_be_read_any_more_stops_no_reload",
+            "tests/gate/test_reload.py::test_sigterm_ends_the_gate_while_a_read_of_the_policy_hangs",
+            "tests/policy/test_loosened.py::test_each_way_to_allow_more_is_found_and_none_of_the_ways_back",
+        ),
+    ),
+    Requirement(
         "gate.unusable",
         "what cannot be used is said before anything is launched",
         ("design: Command line", "design: Audit"),

@@ -20,6 +20,7 @@ PURE = frozenset(
     {
         "errors",
         "model",
+        "text",
         "audit/chain",
         "audit/events",
         "audit/merge",
@@ -52,6 +53,7 @@ PURE = frozenset(
         "policy/document",
         "policy/fields",
         "policy/keys",
+        "policy/loosened",
         "policy/manifest",
         "policy/patterns",
         "policy/problems",

@@ -19,20 +19,13 @@ from callgate.policy.keys import KEYS
 from callgate.policy.schema import Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
+    from callgate.policy.fields import Key
     from callgate.policy.keys import Entry
     from callgate.policy.resolve import EffectiveValue, Resolution, Resolver
     from callgate.policy.schema import Audit
 
-RANKS: Final[Mapping[str, tuple[object, ...]]] = {
-    "containment.level": ("strict", "standard", "network", "privileged"),
-    "containment.allow_degraded": (False, True),
-    "tasks": ("refuse", "pass"),
-}
-"""Words from the strictest on; where none is written the first holds, but for `_DEFAULTS`."""
-LISTS: Final = frozenset({"containment.mounts", "env.pass", "env.secret"})
-_DEFAULTS: Final[Mapping[str, object]] = {"containment.level": "standard"}
 _ABSENT: Final = "nothing"
 
 
@@ -78,15 +71,8 @@ def audit_loosened(old: Audit | None, new: Audit | None) -> list[Loosened]:
 
 
 def _of_lane(before: Resolution, after: Resolution, caller: str) -> Iterator[Loosened]:
-    contained = before.contained and after.contained
-    if before.contained and not contained:
-        scope = before.agent_scope.describe(caller)
-        yield Loosened("containment", scope, "contained", "not contained")
     for name, entry in KEYS.items():
-        if entry.section == "containment" and not contained:
-            continue
-        pairs = _pairs(entry, before.values(name), after.values(name))
-        for one, other in pairs:
+        for one, other in _pairs(entry, before.values(name), after.values(name)):
             change = _compare(entry, one, other)
             if change is not None:
                 either = one or other
@@ -109,14 +95,14 @@ def _compare(
     entry: Entry, before: EffectiveValue | None, after: EffectiveValue | None
 ) -> tuple[str, str] | None:
     """Return both values as text if the second is looser."""
-    if entry.dotted in RANKS:
-        return _by_rank(entry.dotted, before, after)
-    if entry.dotted in LISTS:
+    if entry.key.words:
+        return _by_word(entry.key, before, after)
+    if entry.key.grants:
         return _added(before, after)
     if entry.is_limit:
         return _by_limit(before, after)
     if entry.joins == "access":
-        return ("deny", "allow") if _denies(before) and not _denies(after) else None
+        return ("denied", "allowed") if _denies(before) and not _denies(after) else None
     if entry.joins == "caller" and before is not None and after is None:  # a token
         return "required", "not required"
     return None
@@ -150,13 +136,16 @@ def _burst(each: EffectiveValue) -> int:
     return int(each.value[0] if each.rate.burst is None else each.rate.burst)
 
 
-def _by_rank(
-    name: str, before: EffectiveValue | None, after: EffectiveValue | None
+def _by_word(
+    key: Key, before: EffectiveValue | None, after: EffectiveValue | None
 ) -> tuple[str, str] | None:
-    ranks = RANKS[name]
-    default = _DEFAULTS.get(name, ranks[0])
-    one, other = (default if each is None else each.value for each in (before, after))
-    if ranks.index(other) > ranks.index(one):
+    unwritten = key.words[0] if key.unwritten is None else key.unwritten
+    # A word in shadow is not applied, which is as if it were not written.
+    one, other = (
+        each.value if each is not None and _is_enforced(each) else unwritten
+        for each in (before, after)
+    )
+    if key.words.index(other) > key.words.index(one):
         return str(one), str(other)
     return None
 

@@ -136,10 +136,8 @@ class Resolution:
         self._tools = [] if tool_key is None else resolver.tool_layers(agent_key, tool_key)
         self._agents = resolver.agent_layers(agent_key)
         self._manifest = resolver.manifest_layer(agent_key)
-        self.contained = any(
-            "containment" in layer.model.model_fields_set for layer in self._agents
-        )
-        default = [Layer("agent", CONTAINED, label=LAUNCHER_DEFAULT)] if self.contained else []
+        contained = any("containment" in layer.model.model_fields_set for layer in self._agents)
+        default = [Layer("agent", CONTAINED, label=LAUNCHER_DEFAULT)] if contained else []
         self._parts = self._agents + default
         self.agent_scope = Scope("agent", agent_key)
         self.tool_scope = Scope("tool", agent_key, tool_key)

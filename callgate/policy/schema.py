@@ -150,10 +150,16 @@ class ToolPolicy(Limits):
 class Env(Strict):
     """Which variables an agent's process gets."""
 
-    pass_: Annotated[EnvNames, Field(alias="pass"), Key("Names that pass.", "launcher")] = Field([])
+    pass_: Annotated[
+        EnvNames, Field(alias="pass"), Key("Names that pass.", "launcher", grants=True)
+    ] = Field([])
     secret: Annotated[
         EnvNames,
-        Key("Names that pass and whose values are masked in what the agent prints.", "launcher"),
+        Key(
+            "Names that pass and whose values are masked in what the agent prints.",
+            "launcher",
+            grants=True,
+        ),
     ] = Field([])
 
 
@@ -167,7 +173,15 @@ class Mount(Strict):
 class Containment(Strict):
     """What an agent's process may use; enforced by a launcher."""
 
-    level: Annotated[Level | None, Key("How much of the host it sees.", "launcher")] = None
+    level: Annotated[
+        Level | None,
+        Key(
+            "How much of the host it sees.",
+            "launcher",
+            words=("strict", "standard", "network", "privileged"),
+            unwritten="privileged",
+        ),
+    ] = None
     memory: Annotated[BytesLimit | None, Key("Resident memory.", "launcher", contained="512Mi")] = (
         None
     )
@@ -191,10 +205,11 @@ class Containment(Strict):
     mounts: Annotated[
         list[Mount],
         Unit("list", lambda mounts: str(len(mounts))),
-        Key("Directories that it sees.", "launcher"),
+        Key("Directories that it sees.", "launcher", grants=True),
     ] = Field([])
     allow_degraded: Annotated[
-        bool | None, Key("Run even where the host cannot enforce all of it.", "launcher")
+        bool | None,
+        Key("Run even where the host cannot enforce all of it.", "launcher", words=(False, True)),
     ] = None
     monitor_interval: Annotated[Duration | None, Key("Time between two looks.", "launcher")] = None
 
@@ -260,7 +275,12 @@ class Defaults(Limits):
     ] = None
     tasks: Annotated[
         Literal["refuse", "pass"] | None,
-        Key("Task-augmented calls, whose work outlives the call.", "gate", guarded="refuse"),
+        Key(
+            "Task-augmented calls, whose work outlives the call.",
+            "gate",
+            guarded="refuse",
+            words=("refuse", "pass"),
+        ),
     ] = None
     launcher: Annotated[
         Text | None,
