@@ -1774,10 +1774,23 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "policy.exposed",
+        "no agent is given write access to its policy, its manifest, the audit, the state or the code",
+        ("design: The policy file", "design: Launcher"),
+        (
+            "tests/cli/test_exposed.py::test_a_writable_mount_of_what_guards_an_agent_is_a_problem",
+            "tests/cli/test_exposed.py::test_a_writable_mount_of_the_code_is_a_problem",
+            "tests/cli/test_exposed.py::test_a_mount_through_a_link_is_the_same_mount",
+            "tests/cli/test_exposed.py::test_a_bind_mount_is_another_name_of_the_same",
+            "tests/cli/test_exposed.py::test_check_and_run_refuse_it_with_line_and_column",
+            "tests/cli/test_exposed.py::test_exec_refuses_such_a_mount_of_its_own",
+        ),
+    ),
+    Requirement(
         "gate.reload_whole",
         "no policy that is half-written, or has lost the running agent, is ever in force; what a "
         "policy loosens is said and recorded; no file that is read again stops a reload or an end",
-        ("findings: W9, N3",),
+        ("design: The policy file",),
         (
             "tests/cli/test_half_written.py::test_only_a_policy_that_was_finished_is_ever_told",
             "tests/cli/test_half_written.py::test_the_cuts_would_be_used_after_one_look",

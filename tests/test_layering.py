@@ -51,6 +51,7 @@ PURE = frozenset(
         "policy/compile_launch",
         "policy/compile_limits",
         "policy/document",
+        "policy/explain",
         "policy/fields",
         "policy/keys",
         "policy/loosened",

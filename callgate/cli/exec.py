@@ -147,6 +147,11 @@ def exec_command(
         env=msgspec.structs.replace(spec.env, names=(*spec.env.names, *(env or ()))),
         terminal=tty,
     )
+    from callgate.cli.exposed import find_exposed_mount
+
+    exposed = find_exposed_mount(spec)
+    if exposed is not None:
+        raise typer.BadParameter(exposed, param_hint="--mount")
     raise typer.Exit(_interactive(spec) if tty else _answer(spec))
 
 

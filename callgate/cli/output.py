@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from callgate.cli import table
+from callgate.cli.exposed import find_exposed, unexposed
 from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
@@ -25,7 +26,7 @@ _COLOURS = {"enforced": "green", "shadow": "yellow", "off": "dim", "absent": "re
 def load_or_exit(file: Path, *, as_json: bool) -> Policy:
     """Return the policy, or print its problems and exit with code 1."""
     try:
-        return Policy.load(file)
+        return unexposed(Policy.load(file))
     except PolicyError as error:
         if as_json:
             print_json({"ok": False, **error.as_dict()})
@@ -39,7 +40,8 @@ def load_or_exit(file: Path, *, as_json: bool) -> Policy:
 
 def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
     """Print that a policy is valid, and its warnings."""
-    found = [*policy.warnings, *policy.unknown_launchers(installed())]
+    _, readable = find_exposed(policy)
+    found = [*policy.warnings, *readable, *policy.unknown_launchers(installed())]
     if as_json:
         warnings = [msgspec.structs.asdict(warning) for warning in found]
         print_json({"ok": True, "revision": policy.revision, "warnings": warnings})

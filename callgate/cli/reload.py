@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from callgate.audit.events import MAX_NAME_CHARS
 from callgate.cli.unusable import Unusable
-from callgate.cli.watch import watch
+from callgate.cli.watch import in_daemon_thread, watch
 from callgate.errors import CallgateError
 from callgate.policy import Policy, PolicyError
 from callgate.text import quoted
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from callgate.gate.stdio import StdioGate
+    from callgate.launcher.plugins import Launchers
     from callgate.model import LaunchSpec
     from callgate.policy.loosened import Loosened
     from callgate.router import Router
@@ -41,14 +43,18 @@ class Reload:
         self,
         router: Router,
         gate: StdioGate,
-        agent: str,
+        launcher: Launchers,
         make_spec: Callable[[Policy], tuple[LaunchSpec, Sequence[bytes]]],
         say: Callable[[str], None],
     ) -> None:
-        """`make_spec` returns how the agent is launched and its secrets, or raises `Unusable`."""
+        """`make_spec` returns how the agent is launched and its secrets, or raises `Unusable`.
+
+        It may look at files: it is called in a thread.
+        """
         self._router = router
         self._gate = gate
-        self._agent = agent
+        self._agent = gate.agent_name
+        self._launcher = launcher
         self._make_spec = make_spec
         self._say = say
 
@@ -70,9 +76,11 @@ class Reload:
             )
             return
         try:
-            spec, secrets = self._make_spec(found)
+            spec, secrets = await in_daemon_thread(partial(self._make_spec, found))
+            self._launcher.named(spec)
             listed = self._router.listed_tools(self._agent)
-            loosened = await asyncio.to_thread(found.loosened, former, self._agent, listed)
+            compare = partial(found.loosened, former, self._agent, listed)
+            loosened = await in_daemon_thread(compare)
             await self._gate.reload(found, spec, secrets)
         except (OSError, ValueError, Unusable, CallgateError) as error:
             self._keep(str(error), None)

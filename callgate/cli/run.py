@@ -182,9 +182,15 @@ def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> Lau
         raise Unusable("\n".join(problem.message for problem in unset))
     if policy.audit is not None and policy.audit.stdout:
         raise Unusable("the client reads this command's stdout: take `audit.stdout` out")
+    from callgate.cli.exposed import unexposed
+    from callgate.policy import PolicyError
+
     try:
+        unexposed(policy)
         spec = policy.launch_spec(agent, options.command or None)
         return spec if options.launcher is None else replace(spec, launcher=options.launcher)
+    except PolicyError as error:
+        raise Unusable(f"the policy cannot be used\n{error}") from None
     except ConfigError as error:
         raise Unusable(
             f"the policy has no command for agent {error.agent}; add `command:` there, or say "
@@ -246,10 +252,9 @@ async def _serve(
 
         def make_spec(policy: Policy) -> tuple[LaunchSpec, list[bytes]]:
             spec = _launch_spec(policy, plan.spec.agent, options)
-            launcher.named(spec)
             return spec, _secrets(spec)
 
-        reload = Reload(router, gate, plan.spec.agent, make_spec, _say)
+        reload = Reload(router, gate, launcher, make_spec, _say)
         watching = asyncio.create_task(follow(options.policy, plan.policy, reload))
         try:
             return await gate.run(first)

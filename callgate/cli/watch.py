@@ -50,7 +50,7 @@ async def watch(
     asked = asyncio.Event() if asked is None else asked
     first = since is None
     while True:
-        found = await _in_daemon_thread(watcher.look)
+        found = await in_daemon_thread(watcher.look)
         if found is not None and not first:
             yield found
         first = first and found is None
@@ -140,7 +140,7 @@ def _stamp(file: Path) -> _Stamp:
     return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
-async def _in_daemon_thread(work: Callable[[], T]) -> T:
+async def in_daemon_thread(work: Callable[[], T]) -> T:
     """Return what `work` returns. Unlike a thread of an executor nobody joins this one at exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

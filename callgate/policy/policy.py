@@ -22,7 +22,7 @@ from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
 from callgate.policy.loosened import Loosened, audit_loosened, find_loosened
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
-from callgate.policy.problems import PolicyError, Problem
+from callgate.policy.problems import PolicyError, Problem, dotted
 from callgate.policy.resolve import Resolver
 from callgate.policy.validate import validate
 from callgate.user_files import read_user_file
@@ -41,6 +41,16 @@ class _ManifestFile(msgspec.Struct, frozen=True):
     path: Path
     manifest: Manifest
     digest: bytes
+
+
+class StatedMount(msgspec.Struct, frozen=True):
+    """A mount of an agent, and where it is written."""
+
+    path: Path
+    writable: bool
+    key: str
+    line: int
+    column: int
 
 
 class Policy:
@@ -231,6 +241,23 @@ class Policy:
         """Return all that the policy says of the connection to an agent."""
         return gate_spec(self._resolver.resolve(ANY, agent, None), agent)
 
+    def stated_mounts(self) -> list[StatedMount]:
+        """Return the mounts that agents have, each written one once."""
+        found: dict[tuple[str | int, ...], StatedMount] = {}
+        for agent in (*self._file.agents, ANY):
+            resolution = self._resolver.resolve(ANY, agent, None)
+            mounts, level = (resolution.value(f"containment.{key}") for key in ("mounts", "level"))
+            if mounts is None:
+                continue
+            for index, mount in enumerate(mounts.value):
+                path = (*mounts.layer.path, *mounts.entry.path, index, "path")
+                writable = not mount.read_only and (level is None or level.value != "strict")
+                at = (dotted(path), *self._document.position(path))
+                old = found.get(path)
+                if old is None or writable:
+                    found[path] = StatedMount(self._base / mount.path, writable, *at)
+        return list(found.values())
+
     def unknown_launchers(self, known: Collection[str]) -> list[Problem]:
         """Return where it names a launcher that is not among the `known` ones."""
         return list(unknown_launchers(self._file, self._document, known))
@@ -265,6 +292,8 @@ class Policy:
             tool for file in files if agent in file.agents for tool in file.agents[agent].tools
         }
         found = audit_loosened(former._file.audit, self._file.audit)
+        if self._passes_all(agent) and not former._passes_all(agent):
+            found.append(Loosened("env", f"agent:{agent}", "named variables", "all variables"))
         return found + find_loosened(
             former._resolver,
             self._resolver,
@@ -272,6 +301,9 @@ class Policy:
             tools={*tools, *listed},
             callers=former.callers | self.callers,
         )
+
+    def _passes_all(self, agent: str) -> bool:
+        return self.launch_spec(agent, ["-"]).env.pass_all
 
     def explain(self, agent: str, tool: str | None = None, caller: str | None = None) -> list[Row]:
         """Return each effective limit with the line that it came from.

@@ -32,6 +32,7 @@ WAYS = [
         "containment.mounts",
     ),
     ("env: {pass: [A]}", "env: {pass: [A, B]}", "env.pass"),
+    ("env: {pass: [A]}", "", "env"),
 ]
 
 
