@@ -1775,7 +1775,7 @@ GATE: Final = (
     ),
     Requirement(
         "policy.exposed",
-        "no agent is given write access to its policy, its manifest, the audit, the state or the code",
+        "no agent may write to its policy, its manifest, the audit, the state or the code",
         ("design: The policy file", "design: Launcher"),
         (
             "tests/cli/test_exposed.py::test_a_writable_mount_of_what_guards_an_agent_is_a_problem",

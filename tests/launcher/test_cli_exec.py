@@ -277,10 +277,11 @@ def test_tcp_is_not_for_level_strict(port: str) -> None:
 def test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = tmp_path / "mark"
+    mark = tmp_path / "seen" / "mark"
+    mark.parent.mkdir()
     monkeypatch.setenv("PATH", "/nonexistent")  # no bwrap
 
-    ran = run("--mount", f"{tmp_path}:rw", "--", "/bin/sh", "-c", f": > {mark}")
+    ran = run("--mount", f"{mark.parent}:rw", "--", "/bin/sh", "-c", f": > {mark}")
 
     assert (ran.status, ran.answer["exit_code"]) == (125, None)
     assert ran.answer["error_class"] == "CAPABILITY_DENIED"
