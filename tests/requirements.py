@@ -1774,6 +1774,18 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "cli.text",
+        "text of others reaches a terminal or a log only as printable characters in one line",
+        ("design: Errors",),
+        (
+            "tests/test_text.py::test_nothing_unprintable_is_left_and_every_encoder_takes_it",
+            "tests/test_text.py::test_a_json_document_says_the_same_in_printable_characters",
+            "tests/cli/test_hostile_text.py::test_no_command_prints_what_is_not_printable",
+            "tests/cli/test_hostile_text.py::test_markup_in_a_name_is_not_interpreted",
+            "tests/cli/test_hostile_text.py::test_commands_print_by_one_module_alone",
+        ),
+    ),
+    Requirement(
         "policy.exposed",
         "no agent may write to its policy, its manifest, the audit, the state or the code",
         ("design: The policy file", "design: Launcher"),

@@ -65,7 +65,7 @@ def find_exposed(policy: Policy) -> tuple[list[Problem], list[Problem]]:
     owns = own_paths(policy) if mounts else []
     private = [own for own in owns if own.private]
     for mount in mounts:
-        own = find_covered(mount.path, owns if mount.writable else private)
+        own = find_covered(Path(mount.path), owns if mount.writable else private)
         if own is None:
             continue
         found = f"a {'writable' if mount.writable else 'read-only'} mount of {own.what}"

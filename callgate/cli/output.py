@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from callgate.cli import table
+from callgate.cli import say, table
 from callgate.cli.exposed import find_exposed, unexposed
 from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +30,12 @@ def load_or_exit(file: Path, *, as_json: bool) -> Policy:
         return unexposed(Policy.load(file))
     except PolicyError as error:
         if as_json:
-            print_json({"ok": False, **error.as_dict()})
+            say.print_json({"ok": False, **error.as_dict()})
         else:
             count = len(error.problems) + error.more
-            typer.echo(str(error), err=True)
+            say.remark(str(error))
             noun = "problem" if count == 1 else "problems"
-            typer.echo(f"{count} {noun}; fix and run `callgate check {file}` again", err=True)
+            say.remark(f"{count} {noun}; fix and run `callgate check {quoted(str(file))}` again")
         raise typer.Exit(1) from None
 
 
@@ -44,18 +45,20 @@ def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
     found = [*policy.warnings, *readable, *policy.unknown_launchers(installed())]
     if as_json:
         warnings = [msgspec.structs.asdict(warning) for warning in found]
-        print_json({"ok": True, "revision": policy.revision, "warnings": warnings})
+        say.print_json({"ok": True, "revision": policy.revision, "warnings": warnings})
         return
     for warning in found:
-        typer.echo(f"{render(warning, str(file))} [warning]", err=True)
+        say.remark(f"{render(warning, str(file))} [warning]")
     agents, callers = len(policy.agents), len(policy.callers)
-    typer.echo(f"{file}: ok, revision {policy.revision}, agents {agents}, callers {callers}")
+    say.answer(
+        f"{quoted(str(file))}: ok, revision {policy.revision}, agents {agents}, callers {callers}"
+    )
 
 
 def explained(rows: list[Row], *, as_json: bool) -> None:
     """Print effective limits."""
     if as_json:
-        print_json([msgspec.structs.asdict(row) for row in rows])
+        say.print_json([msgspec.structs.asdict(row) for row in rows])
     elif sys.stdout.isatty():
         _table(rows)
     else:
@@ -69,20 +72,13 @@ def have_same_limits(one: list[Row], other: list[Row]) -> bool:
     ]
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document on stdout."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
 def _table(rows: list[Row]) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     shown = Table(*_COLUMNS)
     for row in rows:
-        # Text, not markup: names may hold brackets.
-        cells = [Text(getattr(row, name)) for name in _COLUMNS]
+        cells = [say.rich_text(getattr(row, name)) for name in _COLUMNS]
         cells[_COLUMNS.index("enforced")].stylize(_COLOURS[row.enforced])
         shown.add_row(*cells)
     Console().print(shown)

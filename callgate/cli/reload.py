@@ -83,7 +83,7 @@ class Reload:
             loosened = await in_daemon_thread(compare)
             await self._gate.reload(found, spec, secrets)
         except (OSError, ValueError, Unusable, CallgateError) as error:
-            self._keep(str(error), None)
+            self._keep(str(error) if isinstance(error, Unusable) else quoted(str(error)), None)
             return
         self._say(f"policy {found.revision} is in force")
         if loosened:

@@ -14,12 +14,12 @@ import gc
 import os
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from uuid import uuid4
 
 from callgate.cli.unusable import Unusable
 from callgate.model import ANONYMOUS, BUILT_IN, LaunchSpec
-from callgate.text import lines
+from callgate.text import lines, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,8 +79,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(lines(message))
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="callgate run",
         usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] "
         "[--launcher NAME] -- CMD…",
@@ -97,6 +102,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
         del options.command[0]
+    for option, name in (("--agent", options.agent), ("--caller", options.caller)):
+        if name is not None and quoted(name) != name:
+            parser.error(f"{option}: {quoted(name)}: a name has printable characters only")
     if not options.command and options.policy is None:
         parser.error("say which command to run: callgate run -- CMD…")
     return options
@@ -127,7 +135,7 @@ async def _run(options: argparse.Namespace) -> int:
             first = await launcher.launch(plan.spec, run_id=uuid4().hex, on_warning=warnings)
             return await _serve(launcher, plan, options, first, warnings)
         except LaunchRefused as error:
-            _say(error.describe() + _where_to_look(error.gaps.get("command", "/")))
+            _say_line(error.describe() + _where_to_look(error.gaps.get("command", "/")))
             return REFUSED
 
 
@@ -191,10 +199,11 @@ def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> Lau
         return spec if options.launcher is None else replace(spec, launcher=options.launcher)
     except PolicyError as error:
         raise Unusable(f"the policy cannot be used\n{error}") from None
-    except ConfigError as error:
+    except ConfigError:
+        agent, file = quoted(agent), quoted(str(options.policy))
         raise Unusable(
-            f"the policy has no command for agent {error.agent}; add `command:` there, or say "
-            f"callgate run --policy {options.policy} --agent {error.agent} -- CMD…"
+            f"the policy has no command for agent {agent}; add `command:` there, or say "
+            f"callgate run --policy {file} --agent {agent} -- CMD…"
         ) from None
 
 
@@ -215,7 +224,7 @@ async def _check_audit(audit: AuditSpec) -> None:
 
     error = await asyncio.to_thread(check_writable, audit.path)
     if error is not None:
-        raise Unusable(f"the audit log cannot be written: {error}; see `audit.path`")
+        raise Unusable(f"the audit log cannot be written: {quoted(str(error))}; see `audit.path`")
 
 
 async def _serve(
@@ -285,7 +294,8 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
     try:
         await stack.enter_async_context(router)
     except (OSError, ValueError) as error:
-        raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
+        why = quoted(str(error))
+        raise Unusable(f"the audit log cannot be opened: {why}; see `audit.path`") from None
 
 
 def _default_policy() -> Policy:
@@ -298,7 +308,7 @@ def _default_policy() -> Policy:
     error = check_writable(path)
     if error is None:
         return Policy.profile("interactive", audit={"path": path, "on_failure": "drop"})
-    _say(f"no audit is written: {error}")
+    _say_line(f"no audit is written: {error}")
     return Policy.profile("interactive")
 
 
@@ -312,8 +322,8 @@ def _announce(policy: Policy, plan: Plan) -> None:
     audit = "no audit" if policy.audit is None else f"audit in {policy.audit.path}"
     if policy.agents and plan.spec.agent not in policy.agents:
         names = ", ".join(sorted(policy.agents))
-        _say(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
-    _say(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
+        _say_line(f"the policy says nothing of agent {plan.spec.agent}, only of {names}")
+    _say_line(f"agent {plan.spec.agent}: {limits}; {contained}; {audit}")
     if os.isatty(0):
         _say("reads MCP from this terminal; it is meant to be started by an MCP client")
 
@@ -347,6 +357,11 @@ def _secrets(spec: LaunchSpec) -> list[bytes]:
 def _agent_name(command: str) -> str:
     name = "".join(char if char.isalnum() or char in "_.-" else "-" for char in Path(command).name)
     return name[:128] or "agent"
+
+
+def _say_line(text: str) -> None:
+    """Say something that may repeat foreign text: a line break in it starts no line."""
+    _say(quoted(text))
 
 
 def _say(text: str) -> None:

@@ -16,13 +16,13 @@ import msgspec
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
 from callgate.policy.checks import unknown_launchers, warnings_of
-from callgate.policy.compile_launch import launch_spec
+from callgate.policy.compile_launch import StatedMount, launch_spec, stated_mounts
 from callgate.policy.compile_limits import audit_spec, gate_spec, lane_spec
 from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
 from callgate.policy.loosened import Loosened, audit_loosened, find_loosened
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
-from callgate.policy.problems import PolicyError, Problem, dotted
+from callgate.policy.problems import PolicyError, Problem
 from callgate.policy.resolve import Resolver
 from callgate.policy.validate import validate
 from callgate.user_files import read_user_file
@@ -41,16 +41,6 @@ class _ManifestFile(msgspec.Struct, frozen=True):
     path: Path
     manifest: Manifest
     digest: bytes
-
-
-class StatedMount(msgspec.Struct, frozen=True):
-    """A mount of an agent, and where it is written."""
-
-    path: Path
-    writable: bool
-    key: str
-    line: int
-    column: int
 
 
 class Policy:
@@ -243,20 +233,9 @@ class Policy:
 
     def stated_mounts(self) -> list[StatedMount]:
         """Return the mounts that agents have, each written one once."""
-        found: dict[tuple[str | int, ...], StatedMount] = {}
-        for agent in (*self._file.agents, ANY):
-            resolution = self._resolver.resolve(ANY, agent, None)
-            mounts, level = (resolution.value(f"containment.{key}") for key in ("mounts", "level"))
-            if mounts is None:
-                continue
-            for index, mount in enumerate(mounts.value):
-                path = (*mounts.layer.path, *mounts.entry.path, index, "path")
-                writable = not mount.read_only and (level is None or level.value != "strict")
-                at = (dotted(path), *self._document.position(path))
-                old = found.get(path)
-                if old is None or writable:
-                    found[path] = StatedMount(self._base / mount.path, writable, *at)
-        return list(found.values())
+        agents = (*self._file.agents, ANY)
+        found = [self._resolver.resolve(ANY, agent, None) for agent in agents]
+        return stated_mounts(found, self._document, self._base)
 
     def unknown_launchers(self, known: Collection[str]) -> list[Problem]:
         """Return where it names a launcher that is not among the `known` ones."""
