@@ -1774,6 +1774,15 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "cli.interrupt",
+        "Ctrl-C at any moment of a start is 130, without a traceback and without a process left",
+        ("design: Command line",),
+        (
+            "tests/cli/test_interrupt.py::test_an_interrupt_at_any_moment_of_the_start_is_130_and_no_traceback",
+            "tests/cli/test_interrupt.py::test_a_start_that_ignores_interrupts_goes_on_ignoring_them",
+        ),
+    ),
+    Requirement(
         "cli.text",
         "text of others reaches a terminal or a log only as printable characters in one line",
         ("design: Errors",),

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import gc
 import os
+import signal
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(options))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except Unusable as error:
         _say(str(error))
@@ -119,7 +120,22 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is `fd`
 
 
+def _cancel_on_interrupt() -> None:
+    """Make SIGINT cancel this task: from here on a process may have to be ended.
+
+    Until the gate takes the signal over. Where a loop takes none it is a KeyboardInterrupt.
+    """
+    task = asyncio.current_task()
+    if task is None or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return
+    try:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+    except NotImplementedError:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 async def _run(options: argparse.Namespace) -> int:
+    _cancel_on_interrupt()
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import LaunchRefused
 

@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Path:
     (writer / "00000001.jsonl").write_text(f"{EVIL}\n")
     state = tmp_path / "state" / "callgate"
     state.mkdir(parents=True)
-    history = History(state / "runs.db")
+    history = History(state / "runs.sqlite")
     history.put(RunRecord("r" + EVIL, EVIL, started_ms=1, state="crashed", stop_reason=EVIL))
     history.close()
     return tmp_path
@@ -73,7 +73,13 @@ def commands(evil_file: str) -> list[list[str]]:
     files.append(f"none{EVIL}.yaml")
     found = [["check", file, *more] for file in files for more in ([], ["--json"])]
     for agent in ("web", EVIL.replace("\n", ""), EVIL, f"a{BYTE}"):
-        ways = ([], ["--json"], ["--plan"], ["--tool", EVIL], ["--caller", EVIL])
+        ways: tuple[list[str], ...] = (
+            [],
+            ["--json"],
+            ["--plan"],
+            ["--tool", EVIL],
+            ["--caller", EVIL],
+        )
         found += [["explain", "good.yaml", "--agent", agent, *more] for more in ways]
         found.append(["run", "--policy", "good.yaml", "--agent", agent])
         found.append(["run", "--agent", agent, "--", "/nonexistent/" + EVIL])

@@ -15,6 +15,7 @@ from callgate.cli import say
 from callgate.cli.demo import scenes
 from callgate.cli.demo.client import gate
 from callgate.contract.results import CheckFailed
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,8 +64,9 @@ def demo(
     _print_summary(answers)
     kept = sum(claim.kept for claim in claims)
     say.answer(f"\n{kept} of {len(claims)} claims kept.")
-    say.answer(f"policy  {folder / 'policy.yaml'}\naudit   {folder / 'audit'}")
-    say.answer(f"what the gate said  {folder / 'gate.log'}")
+    shown = quoted(str(folder))
+    say.answer(f"policy  {shown}/policy.yaml\naudit   {shown}/audit")
+    say.answer(f"what the gate said  {shown}/gate.log")
     raise typer.Exit(0 if kept == len(claims) else 1)
 
 
@@ -73,12 +75,14 @@ def _make(folder: Path) -> None:
     try:
         if folder.exists():
             if not {entry.name for entry in folder.iterdir()} <= OURS:
-                say.remark(f"{folder} has files that are not the demonstration's")
+                say.remark(f"{quoted(str(folder))} has files that are not the demonstration's")
                 raise typer.Exit(CANNOT)
             rmtree(folder)
         folder.mkdir(parents=True)
     except OSError as error:
-        text = f"{folder} cannot be made: {error.strerror}; say where with --folder DIR"
+        text = (
+            f"{quoted(str(folder))} cannot be made: {error.strerror}; say where with --folder DIR"
+        )
         say.remark(text)
         raise typer.Exit(CANNOT) from None
 
