@@ -69,6 +69,8 @@ def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
             return history.recent(limit, agent)
         finally:
             history.close()
+    except UnicodeEncodeError:  # bytes that are no text: no agent has such a name
+        return []
     except (sqlite3.Error, OSError) as error:
         say.remark(f"{quoted(str(path))}: {quoted(str(error))}")
         raise typer.Exit(1) from None

@@ -79,7 +79,8 @@ def test_an_interrupt_at_any_moment_of_the_start_is_130_and_no_traceback(
         code, said = interrupted(tmp_path, COMMANDS[name], after_s)
         assert "Traceback" not in said, (after_s, said)
         assert "ignored" not in said, (after_s, said)
-        assert code == 130 or (name == "check" and code == 0), (after_s, code, said)
+        # `check` may have finished; while Python itself ends, a signal is the kernel's again.
+        assert code == 130 or (name == "check" and code in {0, -2}), (after_s, code, said)
         codes.add(code)
     assert 130 in codes
 
