@@ -6,7 +6,8 @@ So it is judged by what its descriptor shows, not by its name; no open waits for
 the reading is done by a daemon thread for which nobody waits longer than `READ_S`. One thread at
 most hangs for each path: until it is back, the path cannot be read.
 
-The files that callgate makes for itself have other rules: nobody else may have prepared them.
+The files that callgate makes for itself have other rules, those of `callgate.files`: nobody else
+may have prepared them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from callgate.files import UnsafePath, find_file_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +87,8 @@ def _read(path: str | os.PathLike[str], limit: int, *, pipe: bool) -> bytes:
 
 
 def _check(path: str | os.PathLike[str], status: os.stat_result, *, pipe: bool) -> None:
-    if stat.S_ISREG(status.st_mode) or (pipe and stat.S_ISFIFO(status.st_mode)):
+    if pipe and stat.S_ISFIFO(status.st_mode):
         return
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    fault = find_file_fault(status, 0, owned=False, writing=False)
+    if fault is not None:
+        raise UnsafePath(path, fault)
