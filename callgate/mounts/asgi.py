@@ -51,6 +51,8 @@ from callgate.protocol.mcp_encode import encode_cancelled, encode_refusal
 from callgate.protocol.problem import ProtocolError, Reason
 from callgate.protocol.results import read_tools
 from callgate.protocol.seek import seek
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -325,7 +327,7 @@ class _Call:
                 timeout_ms=timeout_ms,
                 trace=trace,
                 thread=True,
-                failed=lambda _: self._reply.failed,
+                reading=Reading(self._ending),
             )
         except AnswerTooLarge:
             return self._reply.too_large(mount.agent)
@@ -340,6 +342,9 @@ class _Call:
             raise AnswerTooLarge
         result = self._reply.result
         return None if result is None else orjson.Fragment(bytes(result))
+
+    def _ending(self, _: Any) -> Ending:
+        return Ending.FAILED if self._reply.failed else Ending.COMPLETED
 
     async def _disconnect(self) -> Event:
         await self._gone.wait()

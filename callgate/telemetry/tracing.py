@@ -59,7 +59,7 @@ class CallSpan:
     def end(self, code: str) -> None:
         """Say how the call ended; one that is borrowed is ended by whoever made it."""
         self.otel.set_attribute(names.OUTCOME, code)
-        if code != names.OK:
+        if code not in {names.OK, names.SUSPENDED}:
             self.otel.set_attribute(names.ERROR_TYPE, code)
             self.otel.set_status(trace.StatusCode.ERROR)
         if not self.borrowed:

@@ -11,6 +11,8 @@ import pytest
 
 from callgate import CallgateError, RateLimited, ToolCall
 from callgate.mounts.common import MAX_DECLARED, Mount, missing_extra
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 from tests.canary import canaries, leaks
 from tests.mounts.conftest import PATIENCE_S, is_idle, until
 
@@ -24,6 +26,7 @@ version: 1
 agents: {web: {tools: {"*": {max_output_bytes: 64}}}}
 audit: {path: PATH}
 """
+FAILS = Reading(lambda result: Ending.FAILED if "bad" in result else Ending.COMPLETED)
 ISOLATED = pytest.mark.parametrize(
     "policy",
     [SMALL, SMALL.replace("64}", "64, isolate: task}")],
@@ -112,7 +115,7 @@ async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
 ) -> None:
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("bad"), code, failed=lambda result: result == "bad"
+            "echo", {}, None, lambda: tools.echo("bad"), code, reading=FAILS
         )
 
     assert answer == "bad"
@@ -121,12 +124,12 @@ async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
 
 @ISOLATED
 async def test_a_fault_in_telling_a_failure_is_ours(desk: Desk, tools: Tools, policy: str) -> None:
-    def look(result: Any) -> bool:
+    def look(result: Any) -> Ending:
         raise ValueError(result)
 
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("x"), code, failed=look
+            "echo", {}, None, lambda: tools.echo("x"), code, reading=Reading(look)
         )
         await until(lambda: is_idle(router))
 
@@ -140,7 +143,7 @@ async def test_a_failure_that_is_too_large_is_not_returned(
 ) -> None:
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("bad" * 64), code, failed=lambda _: True
+            "echo", {}, None, lambda: tools.echo("bad" * 64), code, reading=FAILS
         )
         await until(lambda: is_idle(router))
 

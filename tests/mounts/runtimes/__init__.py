@@ -21,14 +21,10 @@ class TaskSession:
         call.cancel()
 
 
-_M2: Final = {
-    Claim.OUTPUT_BYTES: "M2: every answer is withheld, for the runtime's object has no JSON form"
-}
 _HOOKS: Final = {
     Claim.TIMEOUT: "a hook cannot end a tool: the audit says `timed_out`, the tool goes on",
     Claim.THREAD: "a hook cannot answer for a tool that runs",
     Claim.HIDDEN: "no hook sees which tools the model is offered",
-    Claim.OUTPUT_BYTES: "the answer goes from the tool to the model; it is not measured",
 }
 _MCP_SDK: Final = ("MCP SDK 2.x, server", "mounts.mcp_sdk.callgate_middleware", "mcp-sdk.md")
 _FASTMCP: Final = ("FastMCP 4, server and proxy", "mounts.fastmcp.CallgateMiddleware", "fastmcp.md")
@@ -54,10 +50,9 @@ RUNTIMES: Final = (
         "mcp-sdk-v1.md",
         home="mcp_v1",
         cannot={Claim.THREAD: "1.x runs sync tools on the event loop itself"},
-        findings=_M2,
     ),
-    Runtime("fastmcp", *_FASTMCP, findings=_M2),
-    Runtime("fastmcp", *_FASTMCP, findings=_M2, options={"era": "legacy"}),
+    Runtime("fastmcp", *_FASTMCP),
+    Runtime("fastmcp", *_FASTMCP, options={"era": "legacy"}),
     Runtime("asgi", *_ASGI),
     Runtime("asgi", *_ASGI, options={"stream": True}),
     Runtime("guarded", *_GUARDED, cannot=_IN_PROGRAM),
@@ -77,7 +72,6 @@ RUNTIMES: Final = (
         "LangChain, LangGraph",
         "mounts.langchain.CallgateMiddleware",
         "langchain.md",
-        findings=_M2,
     ),
     Runtime(
         "openai_agents",
