@@ -177,10 +177,16 @@ class HttpSession:
 
 @asynccontextmanager
 async def connect(
-    router: Router, tools: Tools, *, stream: bool = False, **gate: Any
+    router: Router,
+    tools: Tools,
+    *,
+    stream: bool = False,
+    second: Router | None = None,
+    **gate: Any,
 ) -> AsyncIterator[HttpSession]:
-    app = Application(tools, stream=stream)
-    app.names = [each.__name__ for each in functions_of(tools)]
-    session = HttpSession(CallgateASGI(app, router, agent="web", **gate))
-    await session.offered()  # as clients do; from then on the audit knows the names
-    yield session
+    application = Application(tools, stream=stream)
+    application.names = [each.__name__ for each in functions_of(tools)]
+    app = CallgateASGI(application, router, agent="web", **gate)
+    if second is not None:
+        app = CallgateASGI(app, second, agent="web", **gate)
+    yield HttpSession(app)
