@@ -125,7 +125,7 @@ RUNTIMES: Final = (
         home="crewai",
         cannot={
             **_HOOKS,
-            Claim.ANOTHER_LOOP: "a crew asks the router's loop from a thread, so that it works anywhere",
+            Claim.ANOTHER_LOOP: "a crew asks the router's loop from a thread: it works anywhere",
             Claim.CANCEL: "a crew cannot be cancelled while a tool runs",
         },
     ),

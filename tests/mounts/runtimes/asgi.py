@@ -30,13 +30,17 @@ class Application:
         self.stream = stream
         self.names = ["echo", "delete_all"]
         self.bodies: list[bytes] = []
+        self.lists = 0
         self.left = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         event = await receive()
         assert not event["more_body"]
-        self.bodies.append(event["body"])
         message = orjson.loads(event["body"])
+        if message.get("id") == "callgate-tools":  # the gate's own question, once
+            self.lists += 1
+        else:
+            self.bodies.append(event["body"])
         if "id" not in message:
             await send({"type": "http.response.start", "status": 202, "headers": []})
             await send({"type": "http.response.body"})
