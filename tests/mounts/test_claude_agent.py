@@ -355,7 +355,8 @@ async def test_more_calls_than_can_be_held_are_refused(
         await asked.reason("echo", "1")
         refused = await asked.reason("echo", "2")
 
-    assert refused == "callgate failed inside and refused the call"
+    assert refused is not None
+    assert refused.startswith("callgate failed inside and refused the call: ")
     assert "have not come back" in caplog.text
 
 
@@ -395,8 +396,9 @@ async def test_a_router_that_is_not_running_refuses(
 ) -> None:
     refused = await Asked(desk.router()).reason("echo")
 
-    assert refused == "callgate failed inside and refused the call"
-    assert "another loop" in caplog.text
+    assert refused is not None
+    assert refused.startswith("callgate failed inside and refused the call: ")
+    assert "not running" in caplog.text
 
 
 def test_a_hold_has_a_bound(desk: Desk) -> None:
