@@ -106,7 +106,7 @@ class _Hooks:
             if refused is None:
                 return
             text = readable(refused)
-            self._here.refused = context.tool_input, text
+        self._here.refused = context.tool_input, text
         raise _aborted(text, source="callgate")
 
     def after(self, context: Any) -> str | None:
