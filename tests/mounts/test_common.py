@@ -10,6 +10,7 @@ import anyio.to_thread
 import pytest
 
 from callgate import CallgateError, RateLimited, ToolCall
+from callgate.mounts import common
 from callgate.mounts.common import MAX_DECLARED, Mount, missing_extra
 from callgate.router.flight import Ending
 from callgate.router.local import Reading
@@ -368,14 +369,25 @@ async def test_the_runtime_is_asked_for_its_tools_once(desk: Desk) -> None:
         assert mount._declared == {"echo"}
 
 
-async def test_a_runtime_that_cannot_list_its_tools_is_asked_no_more(desk: Desk) -> None:
+async def test_a_runtime_that_did_not_list_its_tools_is_asked_again_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
     async def names() -> list[str]:
+        nonlocal asked
+        asked += 1
         raise ValueError(SECRET.secret)
 
     async with desk.router() as router:
         mount = Mount(router, "web")
         await mount.learn(names)
+        await mount.learn(names)
+        at_first = asked
+        monkeypatch.setattr(common, "monotonic_ns", lambda: 1 << 62)
+        await mount.learn(names)
 
+        assert (at_first, asked) == (1, 2)
         assert mount._declared == set()
 
 
