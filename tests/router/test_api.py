@@ -33,7 +33,6 @@ from tests.router.helpers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 PUBLIC = {
@@ -624,7 +623,7 @@ async def work() -> str:
     raise AssertionError
 
 
-WAYS_IN: dict[str, Callable[[Router], Any]] = {
+WAYS_IN: dict[str, Any] = {
     "call": lambda router: router.call(call()),
     "guard": lambda router: router.guard(call(), work),
     "submit": lambda router: router.submit(call()),
