@@ -33,7 +33,7 @@ try:
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool, StructuredTool, Tool
     from langgraph.config import get_config
-    from langgraph.errors import GraphInterrupt
+    from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command, TracePolicy
 except ImportError as error:
     raise missing_extra(__name__, "langchain 1", "langchain") from error
@@ -217,7 +217,7 @@ def _measure(answer: Any) -> int:
     return messages_bytes([value for _, value in updates])
 
 
-_READING = Reading(_ending, _measure, (GraphInterrupt,))
+_READING = Reading(_ending, _measure, (GraphBubbleUp,))
 
 
 def _refuse(request: ToolCallRequest, error: CallgateError) -> ToolMessage:

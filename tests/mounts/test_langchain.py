@@ -22,7 +22,7 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
@@ -181,6 +181,20 @@ async def test_a_nodes_own_control_exceptions_pass(desk: Desk) -> None:
         agent, _ = agent_of([tool], router, [("recurse", {})])
         with pytest.raises(GraphRecursionError):
             await answers(agent)
+
+
+async def test_what_bubbles_up_to_a_parent_graph_is_no_failure(desk: Desk) -> None:
+    async def hand_over() -> str:
+        """Go on elsewhere."""
+        raise ParentCommand(Command(graph=Command.PARENT, goto=END))
+
+    async with desk.router() as router:
+        tool = StructuredTool.from_function(coroutine=hand_over)
+        agent, _ = agent_of([tool], router, [("hand_over", {})])
+        with pytest.raises(ParentCommand):
+            await answers(agent)
+
+    assert desk.events() == [("admitted", "hand_over"), ("suspended", "hand_over")]
 
 
 async def test_a_tool_node_of_a_graph_can_be_wrapped(desk: Desk, tools: Tools) -> None:
