@@ -152,6 +152,57 @@ async def test_a_failure_that_is_too_large_is_not_returned(
     assert desk.records()[-1]["code"] == "limit.output_bytes"
 
 
+async def test_nothing_is_measured_unless_a_limit_asks_for_it(desk: Desk, tools: Tools) -> None:
+    def measure(_: Any) -> int:
+        raise AssertionError
+
+    async with desk.router() as router:
+        mount = Mount(router, "web")
+        reading = Reading(measure=measure)
+        answer = await mount.run("echo", {}, None, lambda: tools.echo("x"), code, reading=reading)
+
+    assert answer == "x"
+
+
+class AskedError(Exception):
+    """Raised to ask a person."""
+
+
+@ISOLATED
+async def test_what_asks_a_person_passes_and_its_call_is_suspended(desk: Desk, policy: str) -> None:
+    async def ask() -> None:
+        raise AskedError
+
+    async with desk.router(text=policy) as router:
+        mount = Mount(router, "web")
+        mount.declare(["ask"])
+        with pytest.raises(AskedError):
+            await mount.run("ask", {}, None, ask, code, reading=Reading(suspends=(AskedError,)))
+        await until(lambda: is_idle(router))
+
+    assert desk.events() == [("admitted", "ask"), ("suspended", "ask")]
+    assert [desk.records()[-1][key] for key in ("severity", "outcome", "code")] == [
+        "info",
+        "unknown",
+        "tool.suspended",
+    ]
+
+
+@ISOLATED
+async def test_a_suspended_call_keeps_its_charge(desk: Desk, policy: str) -> None:
+    async def ask() -> None:
+        raise AskedError
+
+    limited = policy.replace("max_output_bytes: 64", "max_output_bytes: 64, rate: 1/hour")
+    reading = Reading(suspends=(AskedError,))
+    async with desk.router(text=limited) as router:
+        mount = Mount(router, "web")
+        with pytest.raises(AskedError):
+            await mount.run("ask", {}, None, ask, code, reading=reading)
+
+        assert await mount.run("ask", {}, None, ask, code, reading=reading) == "limit.rate"
+
+
 async def test_a_decision_of_the_router_goes_to_refuse(desk: Desk, tools: Tools) -> None:
     async with desk.router() as router:
         answer = await Mount(router, "web").run("delete_all", {}, None, tools.delete_all, code)
