@@ -95,7 +95,9 @@ class LocalRun:
         self.workspace_fd = started.workspace
         self.last_usage = Usage()
         self._cause: tuple[StopReason, LimitInfo | None] | None = None
-        self._counted = Counters() if resources.group is None else resources.group.counters()
+        self._counted = Counters()
+        """Of the last look. Every run has a new group, which starts at 0: a baseline that is read
+        once the agent runs would hide what has ended the agent by then."""
         self._counted_before = self._counted
         """Of the look before the last: what was counted since then may be why a run ends."""
         self.ended: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
