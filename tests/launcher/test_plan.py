@@ -10,13 +10,14 @@ import pytest
 from callgate.launcher.doctor import _weaker
 from callgate.launcher.plan import NOT_ASKED, LaunchPlan, Refusal, plan
 from callgate.launcher.plan.capabilities import Capability, Cgroups, Command, Host
+from callgate.launcher.plan.launch_plan import WorkspacePlan
 from callgate.launcher.protocol import Effect, LaunchRefused, gaps_text
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 
 MIB = 1024 * 1024
 YES = Capability(True)
 ABLE = Host(
-    rlimits=("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE"),
+    rlimits=("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE"),
     cgroups=Cgroups(v2="/sys/fs/cgroup/own", v2_controllers=("memory", "cpu", "pids")),
     bwrap=YES,
     tmpfs=YES,
@@ -193,6 +194,33 @@ def test_a_workspace_is_in_memory_only_if_it_leaves_half_of_it(
     assert decided.workspace is not None
     assert decided.workspace.tmpfs is tmpfs
     assert ("disk" in decided.kernel) is tmpfs
+
+
+def test_a_disk_that_nobody_wrote_is_lowered_to_half_of_the_memory_and_held() -> None:
+    usual = changed(limited(memory_bytes=512 * MIB, disk_bytes=1024 * MIB), level="standard")
+
+    lowered = planned(changed(usual, assumed=("memory", "disk")))
+    written = planned(changed(usual, assumed=("memory",)))
+    no_group = planned(changed(usual, assumed=("memory", "disk")), changed(ABLE, cgroups=Cgroups()))
+
+    assert lowered.workspace == WorkspacePlan(True, 256 * MIB, None)
+    assert lowered.effective["disk"] == Effect("enforced", f"{256 * MIB} bytes, half of its memory")
+    assert lowered.limits(usual.limits).disk_bytes == 256 * MIB
+    for other in (written, no_group):
+        assert other.workspace == WorkspacePlan(False, 1024 * MIB, None)
+        assert other.effective["disk"].status == "degraded"
+        assert "half of its memory" in other.effective["disk"].reason
+
+
+def test_no_file_may_be_longer_than_a_workspace_that_is_only_watched() -> None:
+    watched = limited(disk_bytes=MIB)
+    floor = ("RLIMIT_FSIZE", MIB)
+
+    assert planned(watched).rlimits == (floor,)
+    assert planned(changed(watched, assumed=("disk",))).rlimits == ()
+    boxed = changed(watched, level="standard", limits=changed(watched.limits, memory_bytes=MIB))
+    assert planned(boxed).late_rlimits == (floor,)
+    assert planned(changed(boxed, limits=watched.limits)).late_rlimits == ()
 
 
 def test_root_becomes_somebody_else_in_a_sandbox_only() -> None:

@@ -22,7 +22,7 @@ from callgate.launcher.plan.capabilities import Capability, Host
 from callgate.launcher.warden import landlock, libc
 
 NO_SUBREAPER = "only Linux has subreapers: what leaves the agent's session is not found"
-_RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE")
+_RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
 
 
 def survey() -> Host:

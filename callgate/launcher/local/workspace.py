@@ -20,7 +20,7 @@ import os
 import signal
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from callgate.launcher.warden import leftovers
 from callgate.launcher.warden.tree import parent_of
@@ -46,6 +46,9 @@ def default_root() -> Path:
 
 class RunDirectory:
     """One run's directory, locked while this object or the warden lives."""
+
+    own_directories: Final = len(PARTS)
+    """Of a workspace: not the agent's, so its count leaves them out."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path

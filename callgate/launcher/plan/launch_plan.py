@@ -28,7 +28,7 @@ from callgate.model import Level
 
 if TYPE_CHECKING:
     from callgate.launcher.plan.capabilities import Capability, Command, Host
-    from callgate.model import LaunchSpec
+    from callgate.model import LaunchSpec, ResourceLimits
 
 NOT_ASKED = "not asked for"
 _ENFORCED = Effect("enforced")
@@ -40,6 +40,10 @@ RLIMITS = {
     "address_space": ("RLIMIT_AS", "address_space_bytes"),
     "core_size": ("RLIMIT_CORE", "core_bytes"),
 }
+_LONGEST_FILE = "RLIMIT_FSIZE"
+"""A floor under a directory that is only watched: between two looks no one file outgrows it."""
+_LATE = ("RLIMIT_AS", _LONGEST_FILE)
+"""Set in the sandbox: bwrap and our last step need more than the agent may have."""
 _LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
 _LANDLOCK_NEEDED: dict[Level, int] = {
     "strict": bwrap.SCOPE_ABI,
@@ -80,6 +84,11 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     environment: tuple[str, ...] | None
     """Names that pass if they are set; None for everything."""
 
+    def limits(self, asked: ResourceLimits) -> ResourceLimits:
+        """Return the limits that hold: a workspace may be smaller than its default."""
+        size = None if self.workspace is None else self.workspace.size_bytes
+        return asked if size is None else msgspec.structs.replace(asked, disk_bytes=size)
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """Nothing was done: what is missing, feature → reason."""
@@ -92,15 +101,15 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     """Return what would be done for the spec on this host, or every gap."""
     sandboxed = spec.level != "privileged" and host.bwrap.present
     cgroup = _cgroup(spec, host, sandboxed=sandboxed)
-    workspace = _workspace(spec, host)
+    workspace = _workspace(spec, host, cgroup)
     effective = _effects(spec, host, cgroup, workspace)
     if host.uid == 0 and spec.level != "privileged" and not (sandboxed or command.open):
         effective["uid_drop"] = Effect("absent", "without a sandbox no other user can reach it")
     gaps = _gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
-    rlimits = _rlimits(spec, host)
-    late = tuple(limit for limit in rlimits if sandboxed and limit[0] == "RLIMIT_AS")
+    rlimits = _rlimits(spec, host, workspace)
+    late = tuple(limit for limit in rlimits if sandboxed and limit[0] in _LATE)
     watched = ("memory", "pids", "disk", "files", "connections")
     held = frozenset(kind for kind in watched if effective[kind].status == "enforced")
     return LaunchPlan(
@@ -147,28 +156,43 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
     return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings))
 
 
-def _workspace(spec: LaunchSpec, host: Host) -> WorkspacePlan | None:
+def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> WorkspacePlan | None:
+    """Return a tmpfs wherever its files fit into the memory, else a directory that is watched.
+
+    Files in a tmpfs count as the agent's memory: they may take half of it, not all. A `disk` that
+    nobody wrote is lowered to that half if a group holds the memory; one that was written is not.
+    """
     limits = spec.limits
     bounded = limits.disk_bytes is not None or limits.files is not None
     if spec.level == "privileged":
-        return WorkspacePlan(tmpfs=False) if spec.contained and bounded else None
-    tmpfs = bounded and host.tmpfs.present and (spec.level == "strict" or _fits_memory(spec))
-    return WorkspacePlan(tmpfs, limits.disk_bytes, limits.files)
+        directory = WorkspacePlan(False, limits.disk_bytes, limits.files)
+        return directory if spec.contained and bounded else None
+    memory, disk = limits.memory_bytes, limits.disk_bytes
+    fits = memory is None or (disk is not None and disk <= memory // 2)
+    if not fits and memory is not None and "disk" in spec.assumed and _holds_memory(cgroup):
+        disk, fits = memory // 2, True
+    tmpfs = bounded and host.tmpfs.present and (spec.level == "strict" or fits)
+    return WorkspacePlan(tmpfs, disk if tmpfs else limits.disk_bytes, limits.files)
 
 
-def _fits_memory(spec: LaunchSpec) -> bool:
-    """Files in a tmpfs count as the agent's memory: they may take half of it, not all."""
-    memory, disk = spec.limits.memory_bytes, spec.limits.disk_bytes
-    return memory is None or (disk is not None and disk <= memory // 2)
+def _holds_memory(cgroup: CgroupPlan | None) -> bool:
+    return cgroup is not None and any(each.controller == "memory" for each in cgroup.settings)
 
 
-def _rlimits(spec: LaunchSpec, host: Host) -> tuple[tuple[str, int], ...]:
+def _rlimits(
+    spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
+) -> tuple[tuple[str, int], ...]:
     found = []
     for name, member in RLIMITS.values():
         value: int | None = getattr(spec.limits, member)
         if value is not None and name in host.rlimits:
             # The kernel counts processor time in whole seconds; none would be no limit at all.
             found.append((name, max(1, -(-value // _SECOND_NS)) if name == "RLIMIT_CPU" else value))
+    watched = workspace is not None and not workspace.tmpfs and _LONGEST_FILE in host.rlimits
+    # At level privileged it is about all files of the host, which only who wrote `disk` can mean.
+    meant = spec.level != "privileged" or "disk" not in spec.assumed
+    if watched and meant and spec.limits.disk_bytes is not None:
+        found.append((_LONGEST_FILE, spec.limits.disk_bytes))
     return tuple(found)
 
 
@@ -187,9 +211,8 @@ def _effects(
     if limits.cpu_millicores is not None:
         absent = Effect("absent", host.cgroups.reason or "no cgroup with a cpu controller")
         effects["cpu"] = _ENFORCED if "cpu" in controlled else absent
-    on_tmpfs = workspace is not None and workspace.tmpfs
     for kind, value in (("disk", limits.disk_bytes), ("files", limits.files)):
-        held = _ENFORCED if on_tmpfs else watched
+        held = _workspace_effect(kind, spec, host, workspace)
         effects[kind] = _NOT_ASKED if value is None else held
     isolated = effects["network"].status == "enforced"
     held = Effect("enforced", "no network at all") if isolated else watched
@@ -201,6 +224,22 @@ def _effects(
     effects["wall_time"] = _NOT_ASKED if limits.wall_time_ns is None else _ENFORCED
     effects["environment"] = _NOT_ASKED if spec.env.pass_all else _ENFORCED
     return effects
+
+
+def _workspace_effect(
+    kind: str, spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
+) -> Effect:
+    """Return what holds a limit of the workspace and, if nothing does, why not."""
+    if workspace is None or not workspace.tmpfs:
+        why = "no tmpfs: " + host.tmpfs.reason
+        if spec.level == "privileged":
+            why = "level privileged has no tmpfs"
+        elif host.tmpfs.present:
+            why = "its files would not fit into half of its memory"
+        return Effect("degraded", f"{_watched(spec)} ({why})")
+    if kind == "disk" and workspace.size_bytes != spec.limits.disk_bytes:
+        return Effect("enforced", f"{workspace.size_bytes} bytes, half of its memory")
+    return _ENFORCED
 
 
 def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
