@@ -65,7 +65,7 @@ def make(
     keep = {} if inputs.group is None else inputs.group.kill_handles()
     directory = inputs.directory
     if directory is not None:
-        keep["lock"] = os.dup(directory.lock)
+        keep |= {name: os.dup(fd) for name, fd in directory.locks().items()}
     runtime = spec.protocol == "runtime"
     job: dict[str, Any] = {
         "argv": list(plan.argv),
@@ -76,7 +76,7 @@ def make(
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
         "rlimits": [list(limit) for limit in plan.rlimits],
-        "drop": None if plan.drop is None else [plan.drop, plan.drop],
+        "drop": _owner(directory),
         "no_new_privs": plan.no_new_privs and plan.sandbox is None,
         "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
         "inherit": ["channel"] if runtime else [],
@@ -104,8 +104,9 @@ def _sandbox(
     places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
     place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
-    owner = None if plan.drop is None else [plan.drop, plan.drop]
-    if staged or tmpfs:
+    owner = _owner(directory)
+    # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
+    if staged or tmpfs or host.tmpfs.present:
         job["mounts"] = {
             "workspace": str(directory.workspace) if tmpfs else None,
             "options": _tmpfs_options(plan),
@@ -118,8 +119,8 @@ def _sandbox(
                 *([str(directory.workspace)] if tmpfs else []),
             ],
         }
-    uid = host.uid if plan.drop is None else plan.drop
-    files = bwrap.files(sandbox, uid, uid if staged else os.getegid())
+    uid, gid = owner or [host.uid, os.getegid()]
+    files = bwrap.files(sandbox, uid, gid)
     job["data"] = {name: text.encode() for name, text in files.items()} | {
         "seccomp": seccomp.program() if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
@@ -131,6 +132,12 @@ def _sandbox(
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _owner(directory: RunDirectory | None) -> list[int] | None:
+    """Return the uid and gid that the agent becomes."""
+    user = None if directory is None else directory.user
+    return None if user is None else [user.uid, user.gid]
 
 
 def _tmpfs_options(plan: LaunchPlan) -> str:

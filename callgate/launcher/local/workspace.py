@@ -22,11 +22,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from callgate.launcher.local import run_user
 from callgate.launcher.warden import leftovers
 from callgate.launcher.warden.tree import parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from callgate.launcher.local.run_user import RunUser
+    from callgate.launcher.plan.launch_plan import Drop
 
 LOCK = "lock"
 CGROUPS = "cgroups"
@@ -54,6 +58,8 @@ class RunDirectory:
         self.path = path
         self.lock = lock
         """An open descriptor; `close` closes it."""
+        self.user: RunUser | None = None
+        """Whom the agent becomes, from `prepare` on."""
 
     @classmethod
     def make(cls, root: Path, name: str, cgroups: Sequence[Path]) -> RunDirectory:
@@ -83,8 +89,10 @@ class RunDirectory:
         """A mount point."""
         return self.path / STAGE
 
-    def prepare(self, *, parts: bool, owner: int | None) -> None:
-        """Make the workspace; its parts too, unless something is mounted over it."""
+    def prepare(self, *, parts: bool, drop: Drop | None) -> None:
+        """Take a user; make the workspace, and its parts unless something is mounted over it."""
+        if drop is not None:
+            self.user = run_user.take(drop)
         self.stage.mkdir(_mode())
         self.workspace.mkdir(_mode())
         if not parts:
@@ -92,14 +100,22 @@ class RunDirectory:
         for name in PARTS:
             part = self.workspace / name
             part.mkdir(0o700)
-            if owner is not None:
-                os.chown(part, owner, owner)
+            if self.user is not None:
+                os.chown(part, self.user.uid, self.user.gid)
+
+    def locks(self) -> dict[str, int]:
+        """Return the open descriptors that say this directory, and its user, are in use."""
+        found = {"lock": self.lock}
+        if self.user is not None and self.user.lock is not None:
+            found["uid"] = self.user.lock
+        return found
 
     def close(self) -> None:
-        """Let go of the lock; the warden may hold it still."""
+        """Let go of the locks; the warden may hold them still."""
         if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
+            for fd in self.locks().values():
+                os.close(fd)
+            self.lock, self.user = -1, None
 
 
 def sweep(root: Path) -> int:

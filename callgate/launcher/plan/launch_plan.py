@@ -51,6 +51,7 @@ _LANDLOCK_NEEDED: dict[Level, int] = {
     "network": bwrap.SCOPE_ABI,
 }
 _SECOND_NS = 1_000_000_000
+_HALF = "half of its memory"
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +60,16 @@ class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
     tmpfs: bool
     size_bytes: int | None = None
     files: int | None = None
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """Which user the agent becomes: one of `uids` that no other run has, or one for all."""
+
+    uids: tuple[int, int]
+    """The first, and how many."""
+    gid: int = DROP_ID
+    """The kernel counts nothing by group: one for all, so that a file can be meant for agents."""
+    shared: bool = False
 
 
 class LaunchPlan(msgspec.Struct, frozen=True):
@@ -76,9 +87,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     cgroup: CgroupPlan | None
     rlimits: tuple[tuple[str, int], ...]
     late_rlimits: tuple[tuple[str, int], ...]
-    """Set in the sandbox, because bwrap and our last step need more than the agent may have."""
-    drop: int | None
-    """The uid and gid to become."""
+    """Of `_LATE`."""
+    drop: Drop | None
     no_new_privs: bool
     sandbox: Sandbox | None
     environment: tuple[str, ...] | None
@@ -88,6 +98,16 @@ class LaunchPlan(msgspec.Struct, frozen=True):
         """Return the limits that hold: a workspace may be smaller than its default."""
         size = None if self.workspace is None else self.workspace.size_bytes
         return asked if size is None else msgspec.structs.replace(asked, disk_bytes=size)
+
+    def in_workspace_of(self, paused: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the size that a paused run's workspace has, if nobody wrote one.
+
+        More memory would make its default larger, and a workspace that is there must be kept.
+        """
+        if not (_is_lowered(self) and _is_lowered(paused)):
+            return self
+        effective = self.effective | {"disk": paused.effective["disk"]}
+        return msgspec.structs.replace(self, workspace=paused.workspace, effective=effective)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -103,8 +123,10 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     cgroup = _cgroup(spec, host, sandboxed=sandboxed)
     workspace = _workspace(spec, host, cgroup)
     effective = _effects(spec, host, cgroup, workspace)
-    if host.uid == 0 and spec.level != "privileged" and not (sandboxed or command.open):
-        effective["uid_drop"] = Effect("absent", "without a sandbox no other user can reach it")
+    drop = _drop(spec, host)
+    if drop is not None:
+        hidden = not (sandboxed or command.open)
+        effective["uid_drop"] = _uid_drop(drop, hidden=hidden)
     gaps = _gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
@@ -123,13 +145,41 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         cgroup=cgroup,
         rlimits=tuple(limit for limit in rlimits if limit not in late),
         late_rlimits=late,
-        drop=DROP_ID if host.uid == 0 and effective["uid_drop"].status == "enforced" else None,
+        drop=drop if effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
         sandbox=bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
         if sandboxed
         else None,
         environment=environment.names(spec),
     )
+
+
+def _is_lowered(plan: LaunchPlan) -> bool:
+    """Return whether a tmpfs is smaller than the `disk` that nobody wrote."""
+    held = plan.workspace is not None and plan.workspace.tmpfs
+    return held and plan.effective["disk"].reason.endswith(_HALF)
+
+
+def _drop(spec: LaunchSpec, host: Host) -> Drop | None:
+    """Return the users to choose from; with mounts that it may write it is the same each time.
+
+    Else nobody could change, in the next run, what was written in the last one.
+    """
+    if host.uid != 0 or spec.level == "privileged":
+        return None
+    writes = spec.level != "strict" and any(not mount.read_only for mount in spec.mounts)
+    if writes:
+        return Drop((DROP_ID, 1), shared=True)
+    return Drop(host.uids or (0, 0))
+
+
+def _uid_drop(drop: Drop, *, hidden: bool) -> Effect:
+    if hidden:
+        return Effect("absent", "without a sandbox no other user can reach it")
+    if drop.uids[1] == 0:
+        return Effect("absent", "this user namespace has no uids for runs (/proc/self/uid_map)")
+    shared = "as nobody, like all that write to mounts: the kernel counts for them together"
+    return Effect("enforced", shared if drop.shared else "")
 
 
 def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | None:
@@ -238,7 +288,7 @@ def _workspace_effect(
             why = "its files would not fit into half of its memory"
         return Effect("degraded", f"{_watched(spec)} ({why})")
     if kind == "disk" and workspace.size_bytes != spec.limits.disk_bytes:
-        return Effect("enforced", f"{workspace.size_bytes} bytes, half of its memory")
+        return Effect("enforced", f"{workspace.size_bytes} bytes, {_HALF}")
     return _ENFORCED
 
 
