@@ -38,6 +38,7 @@ REMEDIES: Final = (
     ("run it as root", r"^root: |^only root"),
     ("apt install bubblewrap; callgate doctor says more", r"bwrap|^tmpfs: |^no sandbox"),
     ("apt install libseccomp2", r"^seccomp: "),
+    ("Linux 5.13 or newer", r"^landlock_files: "),
     ("Linux 6.12 or newer", r"^landlock: "),
     ("root, or a service with Delegate=yes; or make debian", r"^cgroup|^no .*(controller|groups)"),
     ("an older kernel", r"^freezer: "),

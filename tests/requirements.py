@@ -1366,6 +1366,17 @@ LAUNCHER: Final = (
         ),
     ),
     Requirement(
+        "launcher.counts",
+        "what the kernel counts by user, one run cannot take from another",
+        ("launcher: limits",),
+        (
+            "tests/containment/test_counts.py::test_what_one_sandbox_takes_another_still_gets",
+            "tests/containment/test_counts.py::test_runs_of_root_are_users_of_their_own_and_give_them_back",
+            "tests/containment/test_counts.py::test_a_uid_is_given_once_and_again_when_it_is_free",
+            "tests/launcher/test_plan.py::test_what_writes_to_a_mount_is_the_same_user_each_time_and_told_so",
+        ),
+    ),
+    Requirement(
         "limit.rlimits",
         "open files, address space and wall time hold; a child cannot raise them; None leaves a"
         " dial alone",
@@ -1461,6 +1472,7 @@ LAUNCHER: Final = (
         ("launcher: must reach 1",),
         (
             "tests/containment/test_kernels.py::test_every_claim_about_cgroup_v2_holds_in_another_kernel",
+            "tests/containment/test_kernels.py::test_what_debians_kernel_can_hold_it_holds",
             "tests/vm/test_machines.py::test_a_token_of_another_boot_proves_nothing",
             "tests/vm/test_machines.py::test_a_machine_that_panics_is_told_apart_with_the_kernels_words",
         ),

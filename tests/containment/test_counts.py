@@ -19,8 +19,13 @@ from tests.containment.capabilities import need
 
 if TYPE_CHECKING:
     from callgate.launcher import Run
+    from callgate.model import Level
 
-pytestmark = pytest.mark.usefixtures("sandbox")
+
+@pytest.fixture(autouse=True)
+def _standard() -> None:
+    need("bwrap", "seccomp", "landlock_files", "tmpfs")
+
 
 PRELUDE = """
 import ctypes, errno, os, signal
@@ -51,15 +56,18 @@ NEED_ONE = {
 }
 
 
+@pytest.mark.parametrize("level", ["strict", "standard"])
 @pytest.mark.parametrize("what", TAKE)
 async def test_what_one_sandbox_takes_another_still_gets(
-    launcher: LocalLauncher, what: str
+    launcher: LocalLauncher, what: str, level: Level
 ) -> None:
-    greedy = spec(PRELUDE + TAKE[what] + "signal.pause()", level="strict")
+    if level == "strict":
+        need("landlock")
+    greedy = spec(PRELUDE + TAKE[what] + "signal.pause()", level=level)
     one = await launcher.launch(greedy, run_id=next_id())
     took = (await read_line(one.stdout)).split()
 
-    other = await run(launcher, spec(PRELUDE + NEED_ONE[what], level="strict"))
+    other = await run(launcher, spec(PRELUDE + NEED_ONE[what], level=level))
 
     await one.stop("stop_requested", 0)
     close(one)

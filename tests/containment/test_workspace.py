@@ -62,7 +62,7 @@ async def test_as_many_files_as_are_allowed_are_no_failure_and_counted(
     launcher: LocalLauncher, level: Any
 ) -> None:
     if level != "privileged":
-        need("bwrap", "seccomp", "landlock", "tmpfs")
+        need("bwrap", "seccomp", "landlock_files", "tmpfs")
     code = IN_WORKSPACE + "for n in range(20): open(str(n), 'wb').write(b'x')"
     agent = spec(code, level=level, limits={"files": 20, "disk_bytes": MIB})
 
@@ -87,7 +87,7 @@ async def test_deleted_files_that_are_held_open_count_where_a_workspace_is_only_
     root: Path, level: Any
 ) -> None:
     if level != "privileged":
-        need("bwrap", "seccomp", "landlock")
+        need("bwrap", "seccomp", "landlock_files")
     agent = spec(HELD, level=level, limits={"disk_bytes": MIB}, monitor_interval_ns=50_000_000)
     async with LocalLauncher(root=root) as launcher:
         launcher._tried |= {"groups", "sandbox"}
@@ -128,10 +128,11 @@ except OSError as error: print(error.strerror)
     assert (said.out, said.stopped.reason) == (out, reason)
 
 
-@pytest.mark.usefixtures("sandbox", "groups")
+@pytest.mark.usefixtures("groups")
 async def test_a_disk_that_nobody_wrote_is_held_by_the_kernel_below_the_memory(
     launcher: LocalLauncher,
 ) -> None:
+    need("bwrap", "seccomp", "landlock_files", "tmpfs")
     code = IN_WORKSPACE + (
         "count = 0\n"
         "try:\n"
