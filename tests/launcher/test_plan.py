@@ -211,7 +211,7 @@ def test_a_disk_that_nobody_wrote_is_lowered_to_half_of_the_memory_and_held() ->
     no_group = planned(changed(usual, assumed=("memory", "disk")), changed(ABLE, cgroups=Cgroups()))
 
     assert lowered.workspace == WorkspacePlan(True, 256 * MIB, None)
-    assert lowered.effective["disk"] == Effect("enforced", f"{256 * MIB} bytes, half of its memory")
+    assert lowered.effective["disk"] == Effect("enforced", "256 MiB, half of its memory")
     assert lowered.limits(usual.limits).disk_bytes == 256 * MIB
     for other in (written, no_group):
         assert other.workspace == WorkspacePlan(False, 1024 * MIB, None)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.launcher.limit_message import size
 from callgate.launcher.plan import bwrap, cgroup_plan, environment
 from callgate.launcher.plan.bwrap import Sandbox  # msgspec reads it
 from callgate.launcher.plan.capabilities import DROP_ID
@@ -96,8 +97,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
 
     def limits(self, asked: ResourceLimits) -> ResourceLimits:
         """Return the limits that hold: a workspace may be smaller than its default."""
-        size = None if self.workspace is None else self.workspace.size_bytes
-        return asked if size is None else msgspec.structs.replace(asked, disk_bytes=size)
+        held = None if self.workspace is None else self.workspace.size_bytes
+        return asked if held is None else msgspec.structs.replace(asked, disk_bytes=held)
 
     def in_workspace_of(self, paused: LaunchPlan) -> LaunchPlan:
         """Return the plan with the size that a paused run's workspace has, if nobody wrote one.
@@ -288,7 +289,7 @@ def _workspace_effect(
             why = "its files would not fit into half of its memory"
         return Effect("degraded", f"{_watched(spec)} ({why})")
     if kind == "disk" and workspace.size_bytes != spec.limits.disk_bytes:
-        return Effect("enforced", f"{workspace.size_bytes} bytes, {_HALF}")
+        return Effect("enforced", f"{size(workspace.size_bytes or 0)}, {_HALF}")
     return _ENFORCED
 
 
