@@ -67,6 +67,7 @@ CORE: Final = (
         ("core: house",),
         (
             "tests/docs/test_examples.py::test_everything_on_the_page_works",
+            "tests/docs/test_security.py::test_every_proof_on_the_page_is_a_test",
             "tests/docs/test_examples.py::test_every_page_can_be_reached_from_the_index",
             "tests/docs/test_examples.py::test_every_link_to_a_file_leads_somewhere",
             "tests/docs/test_reference.py::test_a_page_says_what_the_code_says",

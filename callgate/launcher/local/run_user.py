@@ -19,6 +19,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from callgate import files
+
 if TYPE_CHECKING:
     from callgate.launcher.plan.launch_plan import Drop
 
@@ -43,8 +45,8 @@ def take(drop: Drop) -> RunUser:
     first, count = drop.uids
     if drop.shared:
         return RunUser(first, drop.gid, None)
-    UIDS.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    lock = os.open(UIDS, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    files.secure_directory(UIDS.parent, make=True)
+    lock = files.open_file(UIDS, os.O_RDWR, make=True)
     for _ in range(TRIES):
         uid = first + secrets.randbelow(count)
         if _locked(lock, uid):
