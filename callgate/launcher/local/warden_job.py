@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import marshal
 import os
+import resource
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,6 +106,8 @@ def _sandbox(
     place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
     owner = _owner(directory)
+    if not staged:
+        job["rlimits"] += _shares()
     # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
     if staged or tmpfs or host.tmpfs.present:
         job["mounts"] = {
@@ -132,6 +135,16 @@ def _sandbox(
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _shares() -> list[list[str | int]]:
+    """Return limits that leave others most of what the kernel counts for our user together."""
+    shares: list[list[str | int]] = []
+    for name in ("RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE"):
+        most = resource.getrlimit(getattr(resource, name))[0]  # as the kernel does for a namespace
+        if most > 0:  # else there is no limit, and nothing to use up
+            shares.append([name, max(1, most // warden_mounts.SHARE)])
+    return shares
 
 
 def _owner(directory: RunDirectory | None) -> list[int] | None:
