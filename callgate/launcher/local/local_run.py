@@ -49,8 +49,6 @@ _NEARLY = 0.5
 had: on a busy machine those differ by a tenth and more. A kill below half is another's."""
 _CALM: frozenset[StopReason] = frozenset({"stop_requested", "policy_changed", "parent_exit"})
 """Reasons for which to end is no failure."""
-_DIRECTORY_BYTES: Final = 4096
-"""What ext4 gives to an empty directory; other file systems give less."""
 LAST_LOOK_S: Final = 10.0
 """A count of files gives up by itself long before; only a file system that hangs takes longer."""
 
@@ -205,18 +203,18 @@ class LocalRun:
         plan, directory = self.plan.workspace, resources.directory
         if plan is None or directory is None:
             return None
-        counted, ours = Workspace(directory.workspace, pids), directory.own_directories
+        counted = Workspace(directory.workspace, pids)
 
         def read() -> tuple[int, int] | None:
             mounted = self.workspace_fd
             if mounted is not None:
                 size, files = filesystem_use(mounted)
-                return size, max(0, files - ours)
+                return size, max(0, files - len(directory.parts))
             found = None if plan.tmpfs else counted.read()
             if found is None:
                 return None
-            size, files = found
-            return max(0, size - ours * _DIRECTORY_BYTES), max(0, files - ours)
+            size, files = directory.own_use()
+            return max(0, found[0] - size), max(0, found[1] - files)
 
         return read
 

@@ -20,7 +20,7 @@ import os
 import signal
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from callgate.launcher.local import run_user
 from callgate.launcher.warden import leftovers
@@ -38,6 +38,8 @@ WORKSPACE = "workspace"
 STAGE = "stage"
 PARTS = ("files", "tmp")
 """What the agent sees as `/workspace` and as `/tmp`; both count."""
+_BLOCK_BYTES = 4096
+"""What ext4 gives to a directory; what it takes beyond that is for the agent's names."""
 
 
 def default_root() -> Path:
@@ -51,8 +53,7 @@ def default_root() -> Path:
 class RunDirectory:
     """One run's directory, locked while this object or the warden lives."""
 
-    own_directories: Final = len(PARTS)
-    """Of a workspace: not the agent's, so its count leaves them out."""
+    parts = PARTS
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -102,6 +103,15 @@ class RunDirectory:
             part.mkdir(0o700)
             if self.user is not None:
                 os.chown(part, self.user.uid, self.user.gid)
+
+    def own_use(self) -> tuple[int, int]:
+        """Return bytes and files of the parts as they are made: a count leaves them out."""
+        size = files = 0
+        for name in PARTS:
+            with suppress(OSError):
+                size += min(_BLOCK_BYTES, (self.workspace / name).stat().st_blocks * 512)
+                files += 1
+        return size, files
 
     def locks(self) -> dict[str, int]:
         """Return the open descriptors that say this directory, and its user, are in use."""
