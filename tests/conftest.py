@@ -30,7 +30,7 @@ settings.load_profile("full" if FULL else "quick")
 
 REMEDIES: Final = (
     ("make compat", r"make compat$"),
-    ("make debian", r"^qemu was not asked for"),
+    ("make debian", r"^qemu was not asked for|Debian.s kernel was not asked for$"),
     ("make test CALLGATE_VM=uml", r"^uml was not asked for"),
     ("make debian proves the same elsewhere", r"^uml: uml does not boot"),
     ("apt install user-mode-linux, or make debian", r"^uml: "),
