@@ -77,7 +77,7 @@ def make(
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
         "rlimits": [list(limit) for limit in plan.rlimits],
-        "drop": _owner(directory),
+        "drop": _owner(plan, directory),
         "no_new_privs": plan.no_new_privs and plan.sandbox is None,
         "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
         "inherit": ["channel"] if runtime else [],
@@ -105,7 +105,7 @@ def _sandbox(
     places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
     place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
-    owner = _owner(directory)
+    owner = _owner(plan, directory)
     if not staged:
         job["rlimits"] += _shares()
     # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
@@ -147,10 +147,14 @@ def _shares() -> list[list[str | int]]:
     return shares
 
 
-def _owner(directory: RunDirectory | None) -> list[int] | None:
-    """Return the uid and gid that the agent becomes."""
+def _owner(plan: LaunchPlan, directory: RunDirectory | None) -> list[int] | None:
+    """Return the uid and gid that the agent becomes; None if it stays who we are."""
+    if plan.drop is None:
+        return None
     user = None if directory is None else directory.user
-    return None if user is None else [user.uid, user.gid]
+    if user is None:  # without one the agent would be root
+        raise ValueError("a plan that drops root has no user to become")
+    return [user.uid, user.gid]
 
 
 def _tmpfs_options(plan: LaunchPlan) -> str:

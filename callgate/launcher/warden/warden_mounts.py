@@ -70,7 +70,8 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
 def _own_counts() -> None:
     """Enter a user namespace in which this run may take a share of what the kernel counts by user.
 
-    Without that, one run could take all inotify instances of its user, who is ours.
+    Without that, one run could take all inotify instances of its user, who is ours. In most
+    containers /proc/sys is read-only: there nothing is shared out.
     """
     shares = {}
     for name in COUNTED_BY_USER:
@@ -78,9 +79,7 @@ def _own_counts() -> None:
             shares[name] = max(1, int(file.read()) // SHARE)
     own_user_namespace()
     for name, most in shares.items():
-        with (
-            ignore_os_error
-        ):  # in most containers /proc/sys is read-only: then nothing is shared out
+        with ignore_os_error:
             fd = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
             try:
                 os.write(fd, str(most).encode())
