@@ -1485,6 +1485,7 @@ LAUNCHER: Final = (
         (
             "tests/launcher/test_life.py::test_somebodys_sigkill_is_a_signal_and_not_out_of_memory",
             "tests/launcher/test_life.py::test_our_own_kill_has_the_reason_that_we_gave",
+            "tests/launcher/test_life.py::test_every_one_of_many_that_run_out_of_memory_at_once_is_told_so",
             "tests/launcher/test_life.py::test_what_a_group_counted_before_anybody_looked_is_why_its_run_ended",
             "tests/launcher/test_life.py::test_an_agent_that_ends_with_a_code_has_crashed",
             "tests/launcher/test_life.py::test_an_exit_in_a_sandbox_is_told_from_a_signal_where_the_kernel_knows",

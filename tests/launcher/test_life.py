@@ -316,6 +316,26 @@ async def test_what_a_group_counted_before_anybody_looked_is_why_its_run_ended(
     assert (said.stopped.reason, said.stopped.state) == ("oom", "paused")
 
 
+async def test_every_one_of_many_that_run_out_of_memory_at_once_is_told_so(
+    launcher: LocalLauncher,
+) -> None:
+    need("cgroup")
+    at_once = asyncio.Semaphore(24)
+    agent = spec("b'x' * (200 << 20)", limits={"memory_bytes": 64 << 20})
+
+    async def one() -> str:
+        async with at_once:
+            started = await launcher.launch(agent, run_id=next_id())
+            stopped = await started.wait()
+            close(started)
+            await started.discard()
+            return stopped.reason
+
+    reasons = await asyncio.gather(*(one() for _ in range(1000 if FULL else 24)))
+
+    assert set(reasons) == {"oom"}
+
+
 def count_open() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
