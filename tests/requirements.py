@@ -67,6 +67,7 @@ CORE: Final = (
         ("core: house",),
         (
             "tests/docs/test_examples.py::test_everything_on_the_page_works",
+            "tests/docs/test_security.py::test_every_proof_on_the_page_is_a_test",
             "tests/docs/test_examples.py::test_every_page_can_be_reached_from_the_index",
             "tests/docs/test_examples.py::test_every_link_to_a_file_leads_somewhere",
             "tests/docs/test_reference.py::test_a_page_says_what_the_code_says",
@@ -1357,7 +1358,23 @@ LAUNCHER: Final = (
             "tests/containment/test_sandbox.py::test_a_workspace_holds_no_more_bytes_than_it_may",
             "tests/containment/test_sandbox.py::test_a_workspace_holds_no_more_files_than_it_may",
             "tests/containment/test_runs.py::test_a_workspace_that_is_only_watched_ends_the_run_when_it_is_full",
+            "tests/containment/test_workspace.py::test_a_disk_that_nobody_wrote_is_held_by_the_kernel_below_the_memory",
+            "tests/containment/test_workspace.py::test_a_run_too_short_for_a_sample_is_judged_by_what_it_leaves",
+            "tests/containment/test_workspace.py::test_deleted_files_that_are_held_open_count_where_a_workspace_is_only_watched",
+            "tests/containment/test_workspace.py::test_no_file_outgrows_a_watched_workspace_also_between_two_looks",
+            "tests/launcher/test_usage_readers.py::test_a_deleted_file_counts_as_long_as_anything_holds_it",
             "tests/launcher/test_monitor.py::test_a_workspace_that_hangs_counts_as_exceeded",
+        ),
+    ),
+    Requirement(
+        "launcher.counts",
+        "what the kernel counts by user, one run cannot take from another",
+        ("launcher: limits",),
+        (
+            "tests/containment/test_counts.py::test_what_one_sandbox_takes_another_still_gets",
+            "tests/containment/test_counts.py::test_runs_of_root_are_users_of_their_own_and_give_them_back",
+            "tests/containment/test_counts.py::test_a_uid_is_given_once_and_again_when_it_is_free",
+            "tests/launcher/test_plan.py::test_what_writes_to_a_mount_is_the_same_user_each_time_and_told_so",
         ),
     ),
     Requirement(
@@ -1456,6 +1473,7 @@ LAUNCHER: Final = (
         ("launcher: must reach 1",),
         (
             "tests/containment/test_kernels.py::test_every_claim_about_cgroup_v2_holds_in_another_kernel",
+            "tests/containment/test_kernels.py::test_what_debians_kernel_can_hold_it_holds",
             "tests/vm/test_machines.py::test_a_token_of_another_boot_proves_nothing",
             "tests/vm/test_machines.py::test_a_machine_that_panics_is_told_apart_with_the_kernels_words",
         ),
@@ -1467,6 +1485,8 @@ LAUNCHER: Final = (
         (
             "tests/launcher/test_life.py::test_somebodys_sigkill_is_a_signal_and_not_out_of_memory",
             "tests/launcher/test_life.py::test_our_own_kill_has_the_reason_that_we_gave",
+            "tests/launcher/test_life.py::test_every_one_of_many_that_run_out_of_memory_at_once_is_told_so",
+            "tests/launcher/test_life.py::test_what_a_group_counted_before_anybody_looked_is_why_its_run_ended",
             "tests/launcher/test_life.py::test_an_agent_that_ends_with_a_code_has_crashed",
             "tests/launcher/test_life.py::test_an_exit_in_a_sandbox_is_told_from_a_signal_where_the_kernel_knows",
             "tests/launcher/test_shim.py::test_an_agent_that_ended_before_it_was_found_is_not_mistaken_for_its_sandbox",

@@ -234,7 +234,8 @@ def test_a_full_workspace_is_no_space_for_the_command() -> None:
 def test_a_workspace_that_is_only_counted_ends_the_run() -> None:
     code = """
         import os, time
-        open(os.environ['CALLGATE_WORKSPACE'] + '/big', 'wb').write(bytes(20 * 2**20))
+        for name in ('/one', '/two', '/three'):
+            open(os.environ['CALLGATE_WORKSPACE'] + name, 'wb').write(bytes(7 * 2**20))
         time.sleep(50)
     """
 
