@@ -49,6 +49,12 @@ class CallgateError(Exception):
     def __str__(self) -> str:
         return self.describe()
 
+    def __repr__(self) -> str:
+        """Return what kind of error it is and of which tool, for logs and debuggers."""
+        known = ((name, getattr(self, name)) for name in ("agent", "tool", "request_id"))
+        stated = "".join(f", {name}={value!r}" for name, value in known if value is not None)
+        return f"{type(self).__name__}(code={self.code!r}{stated})"
+
     def describe(self) -> str:
         """One sentence that a person or a model can act on."""
         return self.code
@@ -325,8 +331,14 @@ class InternalError(CallgateError):
     code = "internal"
     jsonrpc = -32603
 
+    def __init__(self, *, reason: str | None = None, **fields: Any) -> None:
+        """`reason` is a constant text of ours: what is wrong, and what to do about it."""
+        super().__init__(**fields)
+        self.reason = reason
+
     def describe(self) -> str:
-        return "callgate failed inside and refused the call"
+        text = "callgate failed inside and refused the call"
+        return text if self.reason is None else f"{text}: {self.reason}"
 
 
 class ConfigError(CallgateError):

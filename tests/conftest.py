@@ -30,7 +30,7 @@ settings.load_profile("full" if FULL else "quick")
 
 REMEDIES: Final = (
     ("make compat", r"make compat$"),
-    ("make debian", r"^qemu was not asked for"),
+    ("make debian", r"^qemu was not asked for|Debian.s kernel was not asked for$"),
     ("make test CALLGATE_VM=uml", r"^uml was not asked for"),
     ("make debian proves the same elsewhere", r"^uml: uml does not boot"),
     ("apt install user-mode-linux, or make debian", r"^uml: "),
@@ -38,6 +38,7 @@ REMEDIES: Final = (
     ("run it as root", r"^root: |^only root"),
     ("apt install bubblewrap; callgate doctor says more", r"bwrap|^tmpfs: |^no sandbox"),
     ("apt install libseccomp2", r"^seccomp: "),
+    ("Linux 5.13 or newer", r"^landlock_files: "),
     ("Linux 6.12 or newer", r"^landlock: "),
     ("root, or a service with Delegate=yes; or make debian", r"^cgroup|^no .*(controller|groups)"),
     ("an older kernel", r"^freezer: "),

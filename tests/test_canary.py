@@ -377,9 +377,9 @@ def leak_in_a_structure(patch: pytest.MonkeyPatch) -> None:
 def leak_to_a_log(patch: pytest.MonkeyPatch) -> None:
     real = local.LocalRunner._raised
 
-    def raised(self: local.LocalRunner, flight: Any, task: Any, error: BaseException) -> Any:
+    def raised(self: Any, flight: Any, task: Any, error: BaseException, reading: Any) -> Any:
         logging.getLogger("callgate.router").debug("a tool failed", exc_info=error)
-        return real(self, flight, task, error)
+        return real(self, flight, task, error, reading)
 
     patch.setattr(local.LocalRunner, "_raised", raised)
 
@@ -387,10 +387,10 @@ def leak_to_a_log(patch: pytest.MonkeyPatch) -> None:
 def leak_by_asyncio(patch: pytest.MonkeyPatch) -> None:
     real = local.LocalRunner._raised
 
-    def raised(self: local.LocalRunner, flight: Any, task: Any, error: BaseException) -> Any:
+    def raised(self: Any, flight: Any, task: Any, error: BaseException, reading: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         future.set_exception(ValueError(str(error)))  # and nobody asks for it
-        return real(self, flight, task, error)
+        return real(self, flight, task, error, reading)
 
     patch.setattr(local.LocalRunner, "_raised", raised)
 
@@ -398,9 +398,9 @@ def leak_by_asyncio(patch: pytest.MonkeyPatch) -> None:
 def leak_to_stderr(patch: pytest.MonkeyPatch) -> None:
     real = local.LocalRunner._raised
 
-    def raised(self: local.LocalRunner, flight: Any, task: Any, error: BaseException) -> Any:
+    def raised(self: Any, flight: Any, task: Any, error: BaseException, reading: Any) -> Any:
         os.write(2, repr(error).encode())
-        return real(self, flight, task, error)
+        return real(self, flight, task, error, reading)
 
     patch.setattr(local.LocalRunner, "_raised", raised)
 

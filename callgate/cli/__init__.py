@@ -7,13 +7,27 @@ completion do not pay for YAML and pydantic.
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C has ended."""
+
 
 def main() -> None:
-    """The entry point of the `callgate` script."""
+    """Run the command that the words after `callgate` name."""
+    python_handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if python_handles:  # else it is ignored, as under nohup, and stays so
+        # While modules are imported: nothing is there yet that would have to be ended, and a
+        # KeyboardInterrupt out of an import is a traceback, or is lost in a callback.
+        signal.signal(signal.SIGINT, _quit)
     if sys.argv[1:2] == ["run"]:  # before typer: an agent's start must not wait for it
         # What is imported stays; looking through it for garbage is a tenth of the start.
         # `run` turns it on again when the gate is built.
@@ -23,4 +37,13 @@ def main() -> None:
         sys.exit(run(sys.argv[2:]))
     from callgate.cli.app import app  # noqa: PLC0415  # importing callgate.cli stays free
 
-    app()
+    try:
+        if python_handles:  # from here on a command may have started something
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _quit(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)

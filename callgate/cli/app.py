@@ -7,13 +7,20 @@ Imports stand inside the commands: that is what keeps the start of each one quic
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ClickException: Any = typer.BadParameter.__mro__[2]
+"""What every usage error is; which module has it depends on typer's version."""
 
 LAZY = {
     "audit": ("callgate.cli.audit", "Check and read audit logs."),
@@ -27,6 +34,18 @@ LAZY = {
 
 NO = 1
 """Exit code: the question was understood and its answer is no."""
+
+
+@contextmanager
+def _quoted_errors() -> Iterator[None]:
+    """Make the words of an error fit to be shown: it repeats options, values and paths."""
+    try:
+        yield
+    except ClickException as error:
+        from callgate.text import lines
+
+        error.message = lines(error.message)
+        raise
 
 
 class SchemaFormat(StrEnum):
@@ -45,7 +64,15 @@ class For(StrEnum):
 
 
 class LazyGroup(TyperGroup):
-    """Imports a sub-application only when it is used."""
+    """Imports a sub-application only when it is used; quotes what a usage error repeats."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _quoted_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _quoted_errors():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted({*super().list_commands(ctx), *LAZY})
@@ -156,8 +183,9 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show each limit that holds, and the line that says so."""
-    from callgate.cli import output
+    from callgate.cli import output, say
     from callgate.cli.purposes import purpose_of
+    from callgate.text import quoted
 
     policy = output.load_or_exit(file, as_json=as_json, purpose=purpose_of(for_whom.value))
     if plan:
@@ -165,8 +193,8 @@ def explain(
 
         raise typer.Exit(show_plan(policy, agent, as_json=as_json))
     if agent not in policy.agents:
-        typer.echo(f"{file}: names no agent {agent!r}; it gets the defaults", err=True)
-    typer.echo(f"{file}: {output.verdict(policy)}", err=True)
+        say.remark(f"{quoted(str(file))}: names no agent {agent!r}; it gets the defaults")
+    say.remark(f"{quoted(str(file))}: {output.verdict(policy)}")
     listed = policy.explain(agent, tool, caller)
     if tool is None:
         output.explained(listed, as_json=as_json)
@@ -175,10 +203,9 @@ def explain(
     other = policy.explain(agent, key, caller)
     output.explained(other if unlisted else listed, as_json=as_json)
     if not unlisted and not output.have_same_limits(listed, other):
-        typer.echo(
-            f"{file}: this is for a tool that the agent lists; one that it does not list is under "
-            f"{key!r} alone: add --unlisted",
-            err=True,
+        say.remark(
+            f"{quoted(str(file))}: this is for a tool that the agent lists; one that it does not "
+            f"list is under {key!r} alone: add --unlisted"
         )
 
 

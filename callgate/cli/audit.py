@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -16,6 +16,8 @@ from rich.text import Text
 from callgate.audit.files import segment_path, segments, writers
 from callgate.audit.reader import Anchor  # noqa: TC001 - typer reads the annotations
 from callgate.audit.verify import Report, WriterReport, load_anchors, verify
+from callgate.cli import say
+from callgate.text import quoted
 
 app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False)
 
@@ -52,7 +54,7 @@ def verify_command(
         raise typer.BadParameter(f"not an anchor: {error}", param_hint="--anchor") from error
     report = _verify(directory, anchors)
     if as_json:
-        print(_json(report))  # noqa: T201 - the answer
+        say.print_json(_json(report))
     elif sys.stdout.isatty():
         _show(report)
     else:
@@ -92,8 +94,8 @@ def _verify(directory: Path, anchors: dict[str, Anchor] | None) -> Report:
         return verify(directory, anchors, progress=lambda n: progress.advance(task, n))
 
 
-def _json(report: Report) -> str:
-    answer = {
+def _json(report: Report) -> dict[str, Any]:
+    return {
         "ok": _is_well(report),
         "tampered": report.tampered,
         "writers": [
@@ -103,7 +105,6 @@ def _json(report: Report) -> str:
         "problems": report.problems,
         "problem_count": report.problem_count,
     }
-    return msgspec.json.format(msgspec.json.encode(answer)).decode()
 
 
 def _summary(report: Report) -> str:
@@ -129,13 +130,13 @@ def _before(one: WriterReport) -> str:
 
 def _print(report: Report) -> None:
     for one in report.writers:
-        print(  # noqa: T201 - the answer
-            f"{one.writer} {one.state} segments={one.segments} lines={one.lines} "
+        say.answer(
+            f"{quoted(one.writer)} {one.state} segments={one.segments} lines={one.lines} "
             f"open={one.open_calls} {_before(one)}seq={one.seq} hash={one.hash}"
         )
     for problem in report.problems:
-        print(f"{problem.where}: {problem.kind}: {problem.message}")  # noqa: T201 - the answer
-    print(_summary(report))  # noqa: T201 - the answer
+        say.answer(quoted(f"{problem.where}: {problem.kind}: {problem.message}"))
+    say.answer(_summary(report))
 
 
 def _show(report: Report) -> None:
@@ -145,7 +146,7 @@ def _show(report: Report) -> None:
         table.add_column(title, justify="right")
     for one in report.writers:
         table.add_row(
-            one.writer,
+            say.rich_text(one.writer),
             Text(one.state, _STYLES[one.state]),
             f"{one.segments:,}",
             f"{one.lines:,}",
@@ -156,5 +157,5 @@ def _show(report: Report) -> None:
     console.print(table)
     for problem in report.problems:
         style = "yellow" if problem.kind == "recovery" else "red"
-        console.print(Text.assemble((problem.where, style), f": {problem.message}"))
+        console.print(Text.assemble((quoted(problem.where), style), f": {quoted(problem.message)}"))
     console.print(Text(_summary(report), "bold green" if _is_well(report) else "bold red"))

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
-import typer
 
+from callgate.cli import say
 from callgate.cli.exec import AGENT
 from callgate.launcher.capture import FirstBytes, drain
 from callgate.launcher.history import History, RunRecord, default_path
@@ -26,6 +26,7 @@ from callgate.launcher.limit_message import explain
 from callgate.launcher.plugins import Launchers
 from callgate.launcher.protocol import LaunchRefused
 from callgate.model import RequestIds
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -143,7 +144,7 @@ async def launched(spec: LaunchSpec) -> AsyncIterator[Run | Answer]:
             try:
                 run = await launcher.launch(spec, run_id=run_id)
             except LaunchRefused as refused:
-                typer.echo(f"callgate: {refused}", err=True)
+                say.remark(f"callgate: {quoted(str(refused))}")
                 yield refusal(refused)
                 return
             except asyncio.CancelledError:
@@ -248,7 +249,7 @@ async def recorded(run: Run, spec: LaunchSpec) -> Stopped:
     await asyncio.to_thread(_put, record)
     message = explain(spec.agent, stopped, options=spec.agent == AGENT, spec=spec)
     if message is not None:
-        typer.echo(message, err=True)
+        say.remark(message)
     return stopped
 
 
@@ -261,7 +262,7 @@ def _put(record: RunRecord) -> None:
         finally:
             history.close()
     except (sqlite3.Error, OSError) as error:
-        typer.echo(f"callgate: the run is not in the history: {error}", err=True)
+        say.remark(f"callgate: the run is not in the history: {quoted(str(error))}")
 
 
 def feed(stdin: int) -> None:

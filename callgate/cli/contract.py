@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from callgate.cli import say
 from callgate.contract import CheckResult, Tools, run_contract
 from callgate.contract.results import Times, ToolUse, UnknownCheck
+from callgate.text import quoted
 
 app = typer.Typer(name="contract")
 
@@ -86,11 +88,11 @@ def contract(
     failed = any(result.outcome == "failed" for result in results)
     if as_json:
         answer = {"ok": not failed, "protocol": protocol.value, "checks": results}
-        typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        say.print_json(answer)
     else:
-        typer.echo(_summary(results))
+        say.answer(_summary(results))
         if not passed and any((one.name, one.outcome) == _NO_START for one in results):
-            typer.echo("what the agent itself says of it: add --agent-stderr pass", err=True)
+            say.remark("what the agent itself says of it: add --agent-stderr pass")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -104,7 +106,7 @@ def _tool_use(text: str, key: str) -> ToolUse:
 
 def _print(result: CheckResult) -> None:
     line = f"{result.outcome:<8} {result.name:<{_NAME_WIDTH}} {result.duration_ms:>6} ms"
-    typer.echo(f"{line}  {result.detail}".rstrip())
+    say.answer(f"{line}  {quoted(result.detail)}".rstrip())
 
 
 def _show(result: CheckResult) -> None:
@@ -116,7 +118,7 @@ def _show(result: CheckResult) -> None:
             (f"{result.outcome:<8}", _COLOURS[result.outcome]),
             f" {result.name:<{_NAME_WIDTH}}",
             (f" {result.duration_ms:>6} ms", "dim"),
-            f"  {result.detail}",
+            f"  {quoted(result.detail)}",
         )
     )
 

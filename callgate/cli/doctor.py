@@ -10,10 +10,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from callgate.cli import table
+from callgate.cli import say, table
 from callgate.launcher.doctor import find, try_levels
 from callgate.launcher.host import survey
 
@@ -38,12 +37,12 @@ def doctor(
     ok = any(each.feature == NEEDED and each.status == "enforced" for each in findings)
     if as_json:
         answer = {"ok": ok, "findings": findings}
-        typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        say.print_json(answer)
     else:
         rows = [(each.feature, each.status, each.why, each.fix) for each in findings]
         table.show(_COLUMNS, rows, colours=_COLOURS)
         can = "can" if ok else "cannot"
-        typer.echo(f"agents {can} be contained at level standard here")
+        say.answer(f"agents {can} be contained at level standard here")
     raise typer.Exit(0 if ok else 1)
 
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
+from callgate.cli import say
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 from callgate.policy import units
 from callgate.policy.units import UNLIMITED, UnitError
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -147,6 +149,11 @@ def exec_command(
         env=msgspec.structs.replace(spec.env, names=(*spec.env.names, *(env or ()))),
         terminal=tty,
     )
+    from callgate.cli.exposed import find_exposed_mount
+
+    exposed = find_exposed_mount(spec)
+    if exposed is not None:
+        raise typer.BadParameter(exposed, param_hint="--mount")
     raise typer.Exit(_interactive(spec) if tty else _answer(spec))
 
 
@@ -173,7 +180,7 @@ def _from_policy(file: Path, agent: str | None, command: list[str]) -> LaunchSpe
         names = ", ".join(sorted(policy.agents))
         raise typer.BadParameter(f"say which agent it is: {names}", param_hint="--agent")
     if agent is not None and agent not in policy.agents:
-        typer.echo(f"callgate: {file} names no agent {agent!r}; it gets the defaults", err=True)
+        say.remark(f"callgate: {quoted(str(file))} names no agent {agent!r}; it gets the defaults")
     spec = policy.launch_spec(agent or next(iter(policy.agents), AGENT), command)
     usual = _defaults(command)
     if not spec.contained:
@@ -229,10 +236,10 @@ def _answer(spec: LaunchSpec) -> int:
 
     if contained.too_long(spec.command):
         answer = contained.Answer(None, error_class="LIMIT_EXCEEDED")
-        typer.echo(f"callgate: the command is over {contained.MAX_COMMAND_BYTES} bytes", err=True)
+        say.remark(f"callgate: the command is over {contained.MAX_COMMAND_BYTES} bytes")
     else:
         answer = _run(contained.execute(spec))
-    typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+    say.print_json(answer)
     return answer.status()
 
 
@@ -241,7 +248,7 @@ def _interactive(spec: LaunchSpec) -> int:
 
     answer = _run(contained.interact(spec))
     if answer.stop_reason != "exited":
-        typer.echo(f"callgate: ended by {answer.stop_reason}", err=True)
+        say.remark(f"callgate: ended by {answer.stop_reason}")
     return answer.status()
 
 

@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
-from callgate.cli import output, table
+from callgate.cli import say, table
 from callgate.errors import ConfigError
 from callgate.launcher import Launchers, LaunchPlan
 from callgate.launcher.protocol import LaunchRefused
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from callgate.model import LaunchSpec
@@ -25,18 +25,18 @@ def show_plan(policy: Policy, agent: str, *, as_json: bool) -> int:
     try:
         plan = asyncio.run(_plan(policy.launch_spec(agent)))
     except ConfigError:
-        typer.echo(f"agent {agent} has no `command` to plan for", err=True)
+        say.remark(f"agent {quoted(agent)} has no `command` to plan for")
         return 1
     except LaunchRefused as refused:
         if as_json:
-            output.print_json({"ok": False, "stage": refused.stage, "gaps": refused.gaps})
+            say.print_json({"ok": False, "stage": refused.stage, "gaps": refused.gaps})
         else:
-            typer.echo(refused.describe(), err=True)
+            say.remark(quoted(refused.describe()))
         return 1
     if as_json:
-        output.print_json({"ok": True, "plan": msgspec.to_builtins(plan, str_keys=True)})
+        say.print_json({"ok": True, "plan": msgspec.to_builtins(plan, str_keys=True)})
         return 0
-    typer.echo(f"{agent}: level {plan.level}: {' '.join(plan.argv)}")
+    say.answer(f"{quoted(agent)}: level {plan.level}: {quoted(' '.join(plan.argv))}")
     rows = [(name, effect.status, effect.reason) for name, effect in plan.effective.items()]
     table.show(("feature", "status", "why"), rows, colours=_COLOURS)
     return 0

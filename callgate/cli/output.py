@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from callgate.cli import table
+from callgate.cli import say, table
+from callgate.cli.exposed import find_exposed, unexposed
 from callgate.launcher.plugins import installed
 from callgate.policy import Policy, PolicyError
 from callgate.policy.problems import render
 from callgate.policy.purpose import ROUTER, Purpose
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,38 +28,39 @@ _COLOURS = {"enforced": "green", "shadow": "yellow", "off": "dim", "absent": "re
 def load_or_exit(file: Path, *, as_json: bool, purpose: Purpose = ROUTER) -> Policy:
     """Return the policy, or print its problems and exit with code 1."""
     try:
-        return Policy.load(file, purpose=purpose)
+        return unexposed(Policy.load(file, purpose=purpose))
     except PolicyError as error:
         if as_json:
-            print_json({"ok": False, **error.as_dict()})
+            say.print_json({"ok": False, **error.as_dict()})
         else:
             count = len(error.problems) + error.more
-            typer.echo(str(error), err=True)
+            say.remark(str(error))
             noun = "problem" if count == 1 else "problems"
-            typer.echo(f"{count} {noun}; fix and run `callgate check {file}` again", err=True)
+            say.remark(f"{count} {noun}; fix and run `callgate check {quoted(str(file))}` again")
         raise typer.Exit(1) from None
 
 
 def checked(policy: Policy, file: Path, *, as_json: bool) -> None:
     """Print that a policy is valid, and its warnings."""
-    found = [*policy.warnings, *policy.unknown_launchers(installed())]
+    _, readable = find_exposed(policy)
+    found = [*policy.warnings, *readable, *policy.unknown_launchers(installed())]
     if as_json:
         warnings = [msgspec.structs.asdict(warning) for warning in found]
         answer = {"ok": True, "revision": policy.revision, "for": policy.purpose.name}
         answer |= {"profile": policy.profile_name, "audit": _audit(policy)}
-        print_json(answer | {"warnings": warnings})
+        say.print_json(answer | {"warnings": warnings})
         return
     for warning in found:
-        typer.echo(f"{render(warning, str(file))} [warning]", err=True)
+        say.remark(f"{render(warning, str(file))} [warning]")
     agents, callers = len(policy.agents), len(policy.callers)
     counts = f"agents {agents}, callers {callers}"
-    typer.echo(f"{file}: ok, revision {policy.revision}, {counts}; {verdict(policy)}")
+    say.answer(f"{quoted(str(file))}: ok, revision {policy.revision}, {counts}; {verdict(policy)}")
 
 
 def verdict(policy: Policy) -> str:
     """Return which profile and which audit a policy has, and for whom."""
     audit = _audit(policy)
-    where = "no audit" if audit is None else f"audit in {audit}"
+    where = "no audit" if audit is None else f"audit in {quoted(audit)}"
     return f"for {policy.purpose.name}: profile {policy.profile_name}, {where}"
 
 
@@ -68,7 +71,7 @@ def _audit(policy: Policy) -> str | None:
 def explained(rows: list[Row], *, as_json: bool) -> None:
     """Print effective limits."""
     if as_json:
-        print_json([msgspec.structs.asdict(row) for row in rows])
+        say.print_json([msgspec.structs.asdict(row) for row in rows])
     elif sys.stdout.isatty():
         _table(rows)
     else:
@@ -82,20 +85,13 @@ def have_same_limits(one: list[Row], other: list[Row]) -> bool:
     ]
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document on stdout."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
 def _table(rows: list[Row]) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     shown = Table(*_COLUMNS)
     for row in rows:
-        # Text, not markup: names may hold brackets.
-        cells = [Text(getattr(row, name)) for name in _COLUMNS]
+        cells = [say.rich_text(getattr(row, name)) for name in _COLUMNS]
         cells[_COLUMNS.index("enforced")].stylize(_COLOURS[row.enforced])
         shown.add_row(*cells)
     Console().print(shown)

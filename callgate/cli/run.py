@@ -13,18 +13,19 @@ import asyncio
 import gc
 import os
 import signal
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from uuid import uuid4
 
+from callgate.cli.unusable import Unusable
 from callgate.model import ANONYMOUS, BUILT_IN, LaunchSpec
+from callgate.text import lines, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from callgate.errors import LimitInfo
-    from callgate.gate.stdio import StdioGate
     from callgate.launcher.history import History
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import Run
@@ -56,10 +57,6 @@ class Warnings:
             self.hear(limit)
 
 
-class Unusable(Exception):
-    """What the user wrote cannot be run; the text says what to do."""
-
-
 def main(arguments: list[str]) -> int:
     """Run the gate; the exit code."""
     options = _parse(arguments)
@@ -67,7 +64,7 @@ def main(arguments: list[str]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(options))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except Unusable as error:
         _say(str(error))
@@ -83,8 +80,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(lines(message))
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="callgate run",
         usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] "
         "[--launcher NAME] -- CMD…",
@@ -101,6 +103,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
         del options.command[0]
+    for option, name in (("--agent", options.agent), ("--caller", options.caller)):
+        if name is not None and quoted(name) != name:
+            parser.error(f"{option}: {quoted(name)}: a name has printable characters only")
     if not options.command and options.policy is None:
         parser.error("say which command to run: callgate run -- CMD…")
     return options
@@ -115,7 +120,22 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is `fd`
 
 
+def _cancel_on_interrupt() -> None:
+    """Make SIGINT cancel this task: from here on a process may have to be ended.
+
+    Until the gate takes the signal over. Where a loop takes none it is a KeyboardInterrupt.
+    """
+    task = asyncio.current_task()
+    if task is None or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return
+    try:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+    except NotImplementedError:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 async def _run(options: argparse.Namespace) -> int:
+    _cancel_on_interrupt()
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import LaunchRefused
 
@@ -131,7 +151,7 @@ async def _run(options: argparse.Namespace) -> int:
             first = await launcher.launch(plan.spec, run_id=uuid4().hex, on_warning=warnings)
             return await _serve(launcher, plan, options, first, warnings)
         except LaunchRefused as error:
-            _say(error.describe() + _where_to_look(error.gaps.get("command", "/")))
+            _say_line(error.describe() + _where_to_look(error.gaps.get("command", "/")))
             return REFUSED
 
 
@@ -153,7 +173,7 @@ def _read_policy(options: argparse.Namespace) -> Plan:
         from callgate.policy import PolicyError
 
         try:
-            policy = load(options.policy, _say)
+            policy = load(options.policy, _say_line)
         except PolicyError as error:
             raise Unusable(f"the policy cannot be used\n{error}") from None
     return Plan(policy, _launch_spec(policy, _choose_agent(policy, options), options))
@@ -187,13 +207,20 @@ def _launch_spec(policy: Policy, agent: str, options: argparse.Namespace) -> Lau
         raise Unusable("\n".join(problem.message for problem in unset))
     if policy.audit is not None and policy.audit.stdout:
         raise Unusable("the client reads this command's stdout: take `audit.stdout` out")
+    from callgate.cli.exposed import unexposed
+    from callgate.policy import PolicyError
+
     try:
+        unexposed(policy)
         spec = policy.launch_spec(agent, options.command or None)
         return spec if options.launcher is None else replace(spec, launcher=options.launcher)
-    except ConfigError as error:
+    except PolicyError as error:
+        raise Unusable(f"the policy cannot be used\n{error}") from None
+    except ConfigError:
+        agent, file = quoted(agent), quoted(str(options.policy))
         raise Unusable(
-            f"the policy has no command for agent {error.agent}; add `command:` there, or say "
-            f"callgate run --policy {options.policy} --agent {error.agent} -- CMD…"
+            f"the policy has no command for agent {agent}; add `command:` there, or say "
+            f"callgate run --policy {file} --agent {agent} -- CMD…"
         ) from None
 
 
@@ -214,7 +241,7 @@ async def _check_audit(audit: AuditSpec) -> None:
 
     error = await asyncio.to_thread(check_writable, audit.path)
     if error is not None:
-        raise Unusable(f"the audit log cannot be written: {error}; see `audit.path`")
+        raise Unusable(f"the audit log cannot be written: {quoted(str(error))}; see `audit.path`")
 
 
 async def _serve(
@@ -244,11 +271,18 @@ async def _serve(
             say=_say,
         )
         warnings.hear = gate.supervisor.warn
-        announce(router.policy, plan.spec, _say)
+        announce(router.policy, plan.spec, _say_line)
         _collect_garbage()
         if plan.policy is None:
             return await gate.run(first)
-        watching = asyncio.create_task(_follow(plan, options, router, gate, launcher))
+        from callgate.cli.reload import Reload, follow
+
+        def make_spec(policy: Policy) -> tuple[LaunchSpec, list[bytes]]:
+            spec = _launch_spec(policy, plan.spec.agent, options)
+            return spec, _secrets(spec)
+
+        reload = Reload(router, gate, launcher, make_spec, _say)
+        watching = asyncio.create_task(follow(options.policy, plan.policy, reload))
         try:
             return await gate.run(first)
         finally:
@@ -269,7 +303,7 @@ def _build(plan: Plan) -> Router:
     from callgate.router import Router
     from callgate.telemetry.nobody import configured
 
-    policy = default_policy(_say) if plan.policy is None else plan.policy
+    policy = default_policy(_say_line) if plan.policy is None else plan.policy
     provider = configured()
     return Router(policy, batched=True, tracer_provider=provider, meter_provider=provider)
 
@@ -279,55 +313,8 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
     try:
         await stack.enter_async_context(router)
     except (OSError, ValueError) as error:
-        raise Unusable(f"the audit log cannot be opened: {error}; see `audit.path`") from None
-
-
-async def _follow(
-    plan: Plan,
-    options: argparse.Namespace,
-    router: Router,
-    gate: StdioGate,
-    launcher: Launchers,
-) -> None:
-    """Reload the policy when it changes, or on SIGHUP."""
-    from callgate.cli.run_policy import load
-    from callgate.cli.watch import watch
-    from callgate.launcher.protocol import LaunchRefused
-    from callgate.policy import PolicyError
-
-    async def use(found: Policy | PolicyError) -> None:
-        if isinstance(found, PolicyError):
-            router.reload_failed(found)
-            _say(f"the policy stays as it was\n{found}")
-            return
-        try:
-            spec = _launch_spec(found, plan.spec.agent, options)
-            launcher.named(spec)
-            await gate.reload(found, spec, _secrets(spec))
-        except (OSError, ValueError, Unusable, LaunchRefused) as error:
-            router.reload_failed()
-            _say(f"the policy stays as it was: {error}")
-        else:
-            _say(f"policy {found.revision} is in force")
-
-    hung_up = asyncio.Event()
-    with suppress(NotImplementedError, ValueError, AttributeError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
-
-    async def on_signal() -> None:
-        while True:
-            await hung_up.wait()
-            hung_up.clear()
-            try:
-                found: Policy | PolicyError = await asyncio.to_thread(load, options.policy, _say)
-            except PolicyError as error:
-                found = error
-            await use(found)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(on_signal())
-        async for found in watch(options.policy, since=plan.policy):
-            await use(found)
+        why = quoted(str(error))
+        raise Unusable(f"the audit log cannot be opened: {why}; see `audit.path`") from None
 
 
 def _history() -> History | None:
@@ -352,7 +339,12 @@ def _agent_name(command: str) -> str:
     return name[:128] or "agent"
 
 
+def _say_line(text: str) -> None:
+    """Say something that may repeat foreign text: a line break in it starts no line."""
+    _say(quoted(text))
+
+
 def _say(text: str) -> None:
     from callgate.gate.stderr import write_stderr
 
-    write_stderr(f"callgate: {text}\n".encode("utf-8", "backslashreplace"))
+    write_stderr(f"callgate: {lines(text)}\n".encode("utf-8", "backslashreplace"))

@@ -6,12 +6,12 @@ import sqlite3
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from callgate.cli import table
+from callgate.cli import say, table
 from callgate.launcher.history import History, RunRecord, default_path
 from callgate.launcher.limit_message import duration, limit_text, size
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,13 +51,13 @@ def runs(
     """Show the last runs, the newest first."""
     records = _read(default_path(), limit, agent)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(records), indent=2).decode())
+        say.print_json(records)
     elif records:
         rows = [_row(record) for record in records]
         numbers = ("lasted", "exit", "cpu", "peak memory")
         table.show(_COLUMNS, rows, colours=_COLOURS, right=numbers, spare=_SPARE)
     else:
-        typer.echo("no runs yet" if agent is None else f"no runs of agent {agent}", err=True)
+        say.remark("no runs yet" if agent is None else f"no runs of agent {quoted(agent)}")
 
 
 def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
@@ -69,8 +69,10 @@ def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
             return history.recent(limit, agent)
         finally:
             history.close()
+    except UnicodeEncodeError:  # bytes that are no text: no agent has such a name
+        return []
     except (sqlite3.Error, OSError) as error:
-        typer.echo(f"{path}: {error}", err=True)
+        say.remark(f"{quoted(str(path))}: {quoted(str(error))}")
         raise typer.Exit(1) from None
 
 

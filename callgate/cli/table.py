@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import typer
+from callgate.cli import say
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +36,11 @@ def show(
 
 def plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns without colour or cuts, for pipes and logs."""
+    rows = [[quoted(cell) for cell in row] for row in rows]
     widths = _widths(columns, rows)
     for line in (columns, *rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo((" " * _PADDING).join(cells).rstrip())
+        say.answer((" " * _PADDING).join(cells).rstrip())
 
 
 def _coloured(
@@ -50,7 +52,6 @@ def _coloured(
 ) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     console = Console()
     table = Table(box=None, header_style="bold")
@@ -59,9 +60,8 @@ def _coloured(
         side = columns[number] in right
         table.add_column(columns[number], justify="right" if side else "left", overflow="fold")
     for row in rows:
-        # Text, not markup: names may hold brackets.
         cells = (row[number] for number in shown)
-        table.add_row(*(Text(cell, colours.get(cell, "")) for cell in cells))
+        table.add_row(*(say.rich_text(cell, colours.get(cell, "")) for cell in cells))
     console.print(table)
 
 

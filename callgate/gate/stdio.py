@@ -68,7 +68,7 @@ class StdioGate:
         say: Callable[[str], None],
     ) -> None:
         self._router = router
-        self._agent_name = settings.agent
+        self.agent_name = settings.agent
         self._say = say
         self.hub = hub = Hub(router)
         hub.on_fault = self._fault
@@ -132,7 +132,7 @@ class StdioGate:
         withheld = offer.withheld(self._agent)
         await self._router.reload(policy)
         self.supervisor.use(spec, secrets)
-        gate = policy.gate(self._agent_name)
+        gate = policy.gate(self.agent_name)
         self._agent.use(gate)
         self._caller.use(gate)
         if offer.withheld(self._agent) != withheld:
@@ -225,7 +225,7 @@ class StdioGate:
             return 0
         good = stopped.reason == "exited" and not stopped.exit_code
         if not good or not self._client_ended:
-            self._say(ended(self._agent_name, stopped, spoke=self._spoke))
+            self._say(ended(self.agent_name, stopped, spoke=self._spoke))
         if good:
             return 0
         if stopped.reason == "wall_time_limit":

@@ -16,6 +16,7 @@ import msgspec
 
 from callgate.errors import AgentUnavailable, LimitInfo
 from callgate.model import RunState, StopReason, Usage
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,7 @@ class LaunchRefused(AgentUnavailable):
 
     def describe(self) -> str:
         what = "the agent" if self.agent is None else f"agent {self.agent}"
-        return f"{what} was not started ({self.stage}): {gaps_text(self.gaps)}"
+        return quoted(f"{what} was not started ({self.stage}): {gaps_text(self.gaps)}")
 
 
 def gaps_text(gaps: Mapping[str, str]) -> str:

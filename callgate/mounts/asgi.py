@@ -23,13 +23,11 @@ time and the number of calls at once do not.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import orjson
-
-from callgate.errors import CallCanceled, CallgateError, CallTimedOut
+from callgate.errors import CallgateError
+from callgate.mounts.asgi_call import LIST, Call
 from callgate.mounts.asgi_reply import AnswerTooLarge, Reply, answer, offered
 from callgate.mounts.asgi_request import (
     BodyTooLarge,
@@ -40,14 +38,11 @@ from callgate.mounts.asgi_request import (
     read_body,
     readable_scope,
     replay,
-    requested_ms,
-    scope_for,
     session_of,
 )
 from callgate.mounts.common import Mount, token_subject
 from callgate.protocol import jsonrpc, mcp
 from callgate.protocol.mcp import CallTool, Cancelled, Request
-from callgate.protocol.mcp_encode import encode_cancelled, encode_refusal
 from callgate.protocol.problem import ProtocolError, Reason
 from callgate.protocol.results import read_tools
 from callgate.protocol.seek import seek
@@ -56,7 +51,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from callgate.model import GateSpec
-    from callgate.mounts.asgi_request import App, Event, Receive, Scope, Send
+    from callgate.mounts.asgi_request import App, Receive, Scope, Send
     from callgate.mounts.common import Caller
     from callgate.policy import Policy
     from callgate.protocol.problem import Id
@@ -65,10 +60,7 @@ if TYPE_CHECKING:
 BODY_TIMEOUT_S: Final = 30.0
 """For a whole body. A client that has the message sends it at once; one that trickles waits to
 wear the server out."""
-CANCEL_TIMEOUT_S: Final = 5.0
-"""For an application to take a cancel."""
 _WITHOUT_BODY: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS"})
-_LIST: Final = "tools/list"
 
 
 def user_caller(scope: Scope) -> str | None:
@@ -108,7 +100,7 @@ class CallgateASGI:
         self._path = None if path is None else path.rstrip("/")
         self._policy: Policy | None = None
         self._gate: GateSpec | None = None
-        self._sessions: dict[tuple[str, Id], _Call] = {}
+        self._sessions: dict[tuple[str, Id], Call] = {}
         """Calls in flight of sessions of the older era, which cancel them by their id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +128,7 @@ class CallgateASGI:
             return
         if isinstance(message, CallTool):
             await self._call(message, body, scope, receive, send)
-        elif isinstance(message, Request) and message.method == _LIST:
+        elif isinstance(message, Request) and message.method == LIST:
             await self._list(message, body, scope, receive, send)
         else:
             if isinstance(message, Cancelled):
@@ -213,7 +205,7 @@ class CallgateASGI:
     async def _call(
         self, message: CallTool, body: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        call = _Call(self._app, self._mount, self._spec, message, body, scope, send)
+        call = Call(self._app, self._mount, self._spec, message, body, scope, send)
         session = session_of(scope)
         if session is None:
             await call.run(receive)
@@ -232,151 +224,3 @@ class CallgateASGI:
         call = self._sessions.get((session_of(scope) or "", message.request_id))
         if call is not None:
             call.stop()
-
-
-class _Call:
-    """One `tools/call` and its answer.
-
-    The application works in a task of its own and is cancelled by a scope, so that a call is
-    answered at its deadline while a tool in a thread keeps its slot until it has ended. A
-    disconnect, and the cancel of a session, cancel the task that serves the request; that cancel
-    is taken back here as `asyncio.timeout` takes back its own, and one from outside is left alone.
-    """
-
-    def __init__(
-        self,
-        app: App,
-        mount: Mount,
-        spec: GateSpec,
-        message: CallTool,
-        body: bytes,
-        scope: Scope,
-        send: Send,
-    ) -> None:
-        self._app = app
-        self._mount = mount
-        self._spec = spec
-        self._message = message
-        self._body = body
-        self._scope = scope
-        self._reply = Reply(send, message.id, spec.max_frame_bytes)
-        self._task: asyncio.Task[Any] | None = None
-        self._stopped = False
-        self._gone = asyncio.Event()
-
-    def stop(self) -> None:
-        """Cancel the call and answer its client."""
-        if self._task is not None and not self._stopped:
-            self._stopped = True
-            self._task.cancel()
-
-    async def run(self, receive: Receive) -> None:
-        """Serve the request to its end."""
-        self._task = task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a call needs a task")
-        base = task.cancelling()
-        watcher = asyncio.create_task(self._watch(receive))
-        try:
-            refused = await self._guarded()
-        except asyncio.CancelledError:
-            if not self._stopped or task.uncancel() > base:
-                raise
-            refused = CallCanceled(agent=self._mount.agent)
-        except Exception:
-            await self._reply.release()  # an application may answer and raise
-            raise
-        finally:
-            self._task = None
-            watcher.cancel()
-        if refused is None:
-            await self._reply.release()
-        else:
-            await self._refuse(refused)
-
-    async def _watch(self, receive: Receive) -> None:
-        """Cancel the call, queued or running, when its client disconnects."""
-        with suppress(Exception):  # a server that cannot receive has lost its client, too
-            while (await receive())["type"] != "http.disconnect":
-                pass
-        self._gone.set()
-        self.stop()
-
-    async def _guarded(self) -> CallgateError | None:
-        """Run the call; return its refusal, or None if the application has answered."""
-        mount, message, scope = self._mount, self._message, self._scope
-        try:
-            if message.is_task and self._spec.tasks == "refuse":
-                return mount.deny(message.name, scope)
-            arguments: Any = (
-                orjson.Fragment(bytes(message.arguments)) if len(message.arguments) else {}
-            )
-            timeout_ms: Any = requested_ms(scope, message)
-            trace = message.trace() or None
-        except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
-            return mount.internal_error(error)
-        try:
-            outcome = await mount.run(
-                message.name,
-                arguments,
-                scope,
-                self._serve,
-                _itself,
-                timeout_ms=timeout_ms,
-                trace=trace,
-                thread=True,
-                failed=lambda _: self._reply.failed,
-            )
-        except AnswerTooLarge:
-            return self._reply.too_large(mount.agent)
-        return outcome if isinstance(outcome, CallgateError) else None
-
-    async def _serve(self) -> Any:
-        """Run the application; return its result as something that can be measured."""
-        with suppress(AnswerTooLarge):
-            scope = readable_scope(self._scope)
-            await self._app(scope, replay(self._body, self._disconnect), self._reply)
-        if self._reply.oversized:
-            raise AnswerTooLarge
-        result = self._reply.result
-        return None if result is None else orjson.Fragment(bytes(result))
-
-    async def _disconnect(self) -> Event:
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _refuse(self, error: CallgateError) -> None:
-        """Answer the client, and let a session know that the call is over."""
-        telling = None
-        if isinstance(error, CallTimedOut | CallCanceled) and session_of(self._scope) is not None:
-            telling = asyncio.create_task(self._tell_session())
-        if not self._gone.is_set():
-            await self._reply.refuse(self._refusal(error), error)
-        if telling is not None:
-            await telling
-
-    def _refusal(self, error: CallgateError) -> bytes:
-        message = self._message
-        if self._spec.denials == "error":
-            return jsonrpc.encode_error(message.id, error)
-        return encode_refusal(message.id, error, stateless=message.is_stateless)
-
-    async def _tell_session(self) -> None:
-        """Send the protocol's own cancel, as if the client had sent it."""
-        body = encode_cancelled(self._message.id)
-        with suppress(Exception):
-            async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                receive = replay(body, self._forever)
-                await self._app(scope_for(self._scope, body), receive, _nowhere)
-
-    async def _forever(self) -> Event:
-        await asyncio.Event().wait()
-        return {"type": "http.disconnect"}
-
-
-def _itself(error: CallgateError) -> CallgateError:
-    return error
-
-
-async def _nowhere(_: Event) -> None:
-    """Drop what an application answers to a cancel."""

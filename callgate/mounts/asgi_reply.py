@@ -49,7 +49,8 @@ class Reply:
         self._send = send
         self._id = own_id
         self._limit = limit
-        self._start: Event | None = None
+        self.start: Event | None = None
+        """The status and the headers that the application has begun with."""
         self._streams = False
         self._over = False
         """The request has been answered: whatever comes is too late."""
@@ -72,7 +73,7 @@ class Reply:
         if self._over:
             return
         if event["type"] == "http.response.start":
-            self._start = event
+            self.start = event
             self.failed = event["status"] >= _HTTP_ERRORS
             self._streams = _header(event, _TYPE).startswith(_EVENT_STREAM)
             if self._streams:
@@ -88,7 +89,7 @@ class Reply:
     async def release(self, change: Callable[[Raw], Raw] | None = None) -> None:
         """Send the answer that was held; `change` makes its result another one."""
         self._over = True
-        if self._start is None:
+        if self.start is None:
             return  # the server says what it says of an application that does not answer
         answer = self._answer if self._streams else bytes(self._buffer)
         rest = bytes(self._buffer) if self._streams else b""
@@ -96,9 +97,9 @@ class Reply:
             result = NO_TOOLS if self.result is None else change(self.result)
             message = jsonrpc.encode_result(self._id, result)
             answer = _with_data(answer, message) if self._streams else message
-            _set_length(self._start, len(answer))
+            _set_length(self.start, len(answer))
         if not self._streams:
-            await self._send(self._start)
+            await self._send(self.start)
         await self._end(answer + rest)
 
     async def refuse(self, body: bytes, error: CallgateError) -> None:

@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from callgate.errors import FrameTooLarge, LimitInfo, ProtocolInvalid
 from callgate.protocol.mcp import CallTool
@@ -35,6 +36,8 @@ _ENCODINGS: Final = b"accept-encoding"
 _METHOD: Final = b"mcp-method"
 _NAME: Final = b"mcp-name"
 
+_REDIRECTS: Final = frozenset({307, 308})
+"""Those that keep the method and the body."""
 _WRAPPED: Final = re.compile(r"=\?base64\?(.*)\?=")
 """How a header carries a name that is no plain text (revision 2026-07-28)."""
 
@@ -101,12 +104,36 @@ def readable_scope(scope: Scope) -> Scope:
     return {**scope, "headers": headers, "extensions": {}}
 
 
-def scope_for(scope: Scope, body: bytes) -> Scope:
+def scope_for(scope: Scope, body: bytes, method: str | None = None) -> Scope:
     """Return the scope of a message of ours to the session of another request."""
     theirs = (_LENGTH, _METHOD, _NAME, _ENCODINGS)
     headers = [(key, value) for key, value in scope["headers"] if key not in theirs]
-    length = (_LENGTH, b"%d" % len(body))
-    return {**scope, "headers": [*headers, length], "extensions": {}}
+    headers.append((_LENGTH, b"%d" % len(body)))
+    if method is not None and header(scope, _METHOD) is not None:
+        headers.append((_METHOD, method.encode()))
+    return {**scope, "headers": headers, "extensions": {}}
+
+
+def redirected(scope: Scope, start: Event | None) -> Scope | None:
+    """Return the scope that a response redirects to, if that is this one but for a last slash."""
+    if start is None or start["status"] not in _REDIRECTS:
+        return None
+    locations = [value for key, value in start.get("headers", ()) if key.lower() == b"location"]
+    if len(locations) != 1 or scope["path"] == "/":
+        return None
+    target = urlsplit(bytes(locations[0]).decode("latin-1"))
+    path: str = scope["path"]
+    other = path[:-1] if path.endswith("/") else f"{path}/"
+    same_host = not target.netloc or target.netloc == header(scope, b"host")
+    same_query = target.query == scope.get("query_string", b"").decode("latin-1")
+    within = {other, scope.get("root_path", "") + other}
+    if not (same_host and same_query and unquote(target.path) in within):
+        return None
+    moved = {**scope, "path": other}
+    raw = scope.get("raw_path")
+    if raw:
+        moved["raw_path"] = raw[:-1] if raw.endswith(b"/") else raw + b"/"
+    return moved
 
 
 async def read_body(

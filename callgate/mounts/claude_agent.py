@@ -23,8 +23,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from callgate.errors import OutputTooLarge
 from callgate.mounts.common import missing_extra, readable
 from callgate.mounts.hook_calls import HOLD_S, HookCalls
+from callgate.mounts.sizes import json_bytes
 from callgate.mounts.threads import RuntimeMount
 from callgate.router.flight import Ending
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from callgate.errors import CallgateError
     from callgate.mounts.common import Caller
     from callgate.router import Router
+
+
+_ENCODED = frozenset({"base64", "data"})
 
 
 def callgate_hooks(
@@ -106,8 +111,13 @@ class _Hooks:
         }
 
     async def after(self, data: Any, *_: Any) -> HookJSONOutput:
-        """Called when a tool has answered."""
-        return self._end([_Key.of(data)], Ending.COMPLETED)
+        """Called when a tool has answered: settle the call, or replace what is too large."""
+        answer = data.get("tool_response")
+        withheld = self._calls.leave(_Key.of(data), Ending.COMPLETED, answer, json_bytes)
+        if isinstance(withheld, OutputTooLarge):
+            text = readable(withheld)
+            return _replaced(data["tool_name"], answer, text, withheld) or _stop(text)
+        return {} if withheld is None else _stop(readable(withheld))
 
     async def failed(self, data: Any, *_: Any) -> HookJSONOutput:
         """Called when a tool has failed."""
@@ -133,5 +143,38 @@ class _Hooks:
         for call in calls:
             unwritten = self._calls.leave(call, ending)
             if unwritten is not None:
-                return {"continue_": False, "stopReason": readable(unwritten)}
+                return _stop(readable(unwritten))
         return {}
+
+
+def _replaced(tool: str, answer: Any, text: str, error: OutputTooLarge) -> HookJSONOutput | None:
+    """Return what puts a text in an answer's place; None if that cannot be done.
+
+    Claude Code keeps the answer of a tool of its own if what replaces it has another shape, so
+    the shape is kept there, and long strings in it are replaced.
+    """
+    if tool.startswith("mcp__"):
+        shorter: Any = [{"type": "text", "text": text}]
+    else:
+        shorter = _shortened(answer, text)
+        most = error.limit.limit if error.limit is not None else 0
+        if not isinstance(most, int) or json_bytes(shorter) > max(most, 2 * len(text)):
+            return None
+    return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": shorter}}
+
+
+def _shortened(answer: Any, text: str) -> Any:
+    """Return a copy of an answer whose long strings are `text`, but for files in base64."""
+    if isinstance(answer, dict):
+        return {
+            key: value if key in _ENCODED else _shortened(value, text)
+            for key, value in answer.items()
+        }
+    if isinstance(answer, list):
+        return [_shortened(value, text) for value in answer]
+    return text if isinstance(answer, str) and len(answer) > len(text) else answer
+
+
+def _stop(reason: str) -> HookJSONOutput:
+    """Stop the agent, whose model would read what it may not."""
+    return {"continue_": False, "stopReason": reason}

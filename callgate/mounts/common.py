@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from asyncio import get_running_loop
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,9 +30,11 @@ import anyio
 from callgate.audit import Event
 from callgate.audit.merge import Merger
 from callgate.errors import CallgateError, InternalError, PolicyDenied
+from callgate.limits.deadlines import NEVER
 from callgate.model import ANONYMOUS, ANY, ToolCall
-from callgate.router.local import CURRENT, THE_TOOLS
+from callgate.router.local import CURRENT, PLAIN, THE_TOOLS
 from callgate.router.refusals import plain
+from callgate.router.router import ANOTHER_LOOP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from callgate.policy import Policy
     from callgate.router import Router
     from callgate.router.flight import Flight
+    from callgate.router.local import Reading
 
     Caller = str | Callable[[Any], str | None] | None
     """Who calls: a name, a function of the runtime's context, or None for the enclosing call's
@@ -54,10 +58,12 @@ MAX_DECLARED = 4_096
 """As many tools as the router lists of one agent."""
 LEARN_S = 5.0
 """How long a runtime may take to list its tools before calls go on without their names."""
+LEARN_AGAIN_NS = 10_000_000_000
+"""How long to wait until a runtime that did not list its tools is asked again."""
 
 
 class Unreachable(Exception):
-    """Raised when the router's loop cannot be reached; the text is ours and says why."""
+    """Raised when the router cannot be used from here; the text is ours: why, and what to do."""
 
 
 def missing_extra(mount: str, package: str, extra: str) -> ImportError:
@@ -96,7 +102,7 @@ class Mount:
     """One router as one runtime sees it: the tools of `agent`, called by `caller`."""
 
     __slots__ = (
-        "_asked",
+        "_ask_ns",
         "_caller",
         "_declared",
         "_offered",
@@ -111,7 +117,8 @@ class Mount:
         self.router = router
         self.agent = agent
         self._caller = caller
-        self._asked = False
+        self._ask_ns = 0
+        """When the runtime may be asked for its tools."""
         self._declared: set[str] = set()
         self._policy: Policy | None = None
         self._offered: dict[tuple[str, str], bool] = {}
@@ -161,12 +168,19 @@ class Mount:
             self.router.list_tools(self.agent, new)
 
     async def learn(self, list_tools: Callable[[], Awaitable[Iterable[str]]]) -> None:
-        """Ask the runtime which tools it has, once, so that the very first call is named, too."""
-        if not self._asked:
-            self._asked = True
-            with suppress(Exception):  # then they are counted together, under `*`
-                async with asyncio.timeout(LEARN_S):
-                    self.declare(await list_tools())
+        """Ask the runtime which tools it has, once, so that the very first call is named, too.
+
+        A runtime that does not say is asked again by a later call, and until then its tools are
+        counted together, under `*`: or one caller who may not list would spoil it for all.
+        """
+        now_ns = monotonic_ns()
+        if now_ns < self._ask_ns:
+            return
+        self._ask_ns = now_ns + LEARN_AGAIN_NS
+        with suppress(Exception):
+            async with asyncio.timeout(LEARN_S):
+                self.declare(await list_tools())
+            self._ask_ns = NEVER
 
     async def run(
         self,
@@ -179,16 +193,19 @@ class Mount:
         timeout_ms: int | None = None,
         trace: Mapping[str, str] | None = None,
         thread: bool = False,
-        failed: Callable[[Any], bool] | None = None,
+        listed: bool = False,
+        reading: Reading = PLAIN,
     ) -> Any | T:
         """Run `handler()` as a call of `tool`; return its result, or `refuse(error)`.
 
-        `failed` tells a result that reports a failure from one that does not, for the audit;
         `thread` says that the work may be in a thread, which a cancel does not stop; it costs a
-        task.
+        task. `listed` says that the runtime has the tool.
         """
         flight: Flight | None = None
         try:
+            self.check_loop()
+            if listed and tool not in self._declared:
+                self.declare((tool,))
             caller = self.caller_of(context)
             if caller is None and CURRENT.get() is None:
                 caller = ANONYMOUS  # as the router would say, after a look-up that finds nothing
@@ -197,13 +214,23 @@ class Mount:
             flight = guards.admit(call) or await guards.admit_unpaid(call)
             if thread:
                 handler = partial(self._held, handler)
-            return await guards.work(flight, handler, failed)
+            return await guards.work(flight, handler, reading)
         except Exception as error:
             if flight is not None and flight.handle is THE_TOOLS:
                 raise
             refused = error if isinstance(error, CallgateError) else self.internal_error(error)
         # Outside of the clause, so that what `refuse` raises has no fault of ours behind it.
         return refuse(refused)
+
+    def check_loop(self) -> None:
+        """Raise if the running loop is not the one that the router was entered on."""
+        loop = loop_of(self.router)
+        if loop is None:
+            raise Unreachable(
+                "the router is not running; make the call inside `async with router:`"
+            )
+        if get_running_loop() is not loop:
+            raise Unreachable(ANOTHER_LOOP)
 
     def deny(self, tool: str, context: Any) -> CallgateError:
         """Record that a call is denied for what it is, not by a limit; return the error."""
@@ -225,13 +252,18 @@ class Mount:
 
     def internal_error(self, error: Exception) -> InternalError:
         """Log what failed and where, in no words but ours; return the error to refuse with."""
-        if isinstance(error, Unreachable):
-            _log.error("callgate refused a call of %s: %s", self.agent, error)
-            return InternalError(agent=self.agent)
-        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-        place = f"{frame.f_globals.get('__name__')}:{line}"
-        _log.error("callgate failed and refused a call: %s in %s", type(error).__name__, place)
-        return InternalError(agent=self.agent)
+        reason = None
+        # Whatever fails here may not come out: there are runtimes that would run the tool.
+        with suppress(Exception):
+            if isinstance(error, Unreachable):
+                reason = str(error)
+                _log.error("callgate refused a call of %s: %s", self.agent, error)
+            else:
+                where = _where(error)
+                _log.error(
+                    "callgate failed and refused a call: %s in %s", type(error).__name__, where
+                )
+        return InternalError(agent=self.agent, reason=reason)
 
     async def _held(self, handler: Callable[[], Awaitable[Any]]) -> Any:
         """Await work that may go on when it is cancelled; until it ends, its slots are taken.
@@ -272,6 +304,20 @@ class Mount:
     def _let_go(self, flight: Flight, scope: anyio.CancelScope, work: asyncio.Task[Any]) -> None:
         answered = not (scope.cancelled_caught or work.cancelled())
         self.router.engine.work_ended(flight, answered=answered)
+
+
+def loop_of(router: Router) -> asyncio.AbstractEventLoop | None:
+    """Return the loop that entered the router, if any."""
+    return router._loop  # noqa: SLF001  # has no public name
+
+
+def _where(error: Exception) -> str:
+    """Return the module and the line that raised an error."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return "no frame"
+    frame, line = frames[-1]
+    return f"{frame.f_globals.get('__name__')}:{line}"
 
 
 async def _scoped(scope: anyio.CancelScope, handler: Callable[[], Awaitable[Any]]) -> Any:

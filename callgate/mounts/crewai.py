@@ -19,12 +19,15 @@ arguments, so its identity is the call's. Nor does it say whether a tool failed:
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from callgate.errors import InternalError
 from callgate.mounts.common import missing_extra, readable
 from callgate.mounts.hook_calls import HOLD_S, HookCalls
+from callgate.mounts.sizes import value_bytes
 from callgate.mounts.threads import RuntimeMount, on_loop
 from callgate.router.flight import Ending
 
@@ -97,11 +100,14 @@ class _Hooks:
 
     def before(self, context: Any) -> None:
         """Called before a tool runs: admit the call, or abort it."""
-        refused = self._on_loop(partial(self._enter, context))
-        if refused is not None:
+        text = readable(InternalError(agent=self._mount.agent))
+        with suppress(Exception):  # or CrewAI would run the tool
+            refused = self._on_loop(partial(self._enter, context))
+            if refused is None:
+                return
             text = readable(refused)
-            self._here.refused = context.tool_input, text
-            raise _aborted(text, source="callgate")
+        self._here.refused = context.tool_input, text
+        raise _aborted(text, source="callgate")
 
     def after(self, context: Any) -> str | None:
         """Called after a tool: settle the call, or return why it was aborted."""
@@ -109,8 +115,11 @@ class _Hooks:
         if whose is context.tool_input:
             self._here.refused = None, None
             return text
-        unwritten = self._on_loop(partial(self._leave, context))
-        return None if unwritten is None else readable(unwritten)
+        text = readable(InternalError(agent=self._mount.agent))
+        with suppress(Exception):  # or CrewAI would pass the answer
+            withheld = self._on_loop(partial(self._leave, context))
+            return None if withheld is None else readable(withheld)
+        return text
 
     def _on_loop(
         self, call: Callable[[], Coroutine[Any, Any, CallgateError | None]]
@@ -127,7 +136,8 @@ class _Hooks:
         return await self._calls.enter(_Key(context.tool_input), name, context.tool_input, context)
 
     async def _leave(self, context: Any) -> CallgateError | None:
-        return self._calls.leave(_Key(context.tool_input), _ending(context.raw_tool_result))
+        ending = _ending(context.raw_tool_result)
+        return self._calls.leave(_Key(context.tool_input), ending, context.tool_result, value_bytes)
 
 
 def _ending(result: Any) -> Ending:

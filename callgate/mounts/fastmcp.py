@@ -23,8 +23,10 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from callgate.mounts.common import MAX_DECLARED, Mount, error_metadata, missing_extra, readable
+from callgate.mounts.sizes import json_bytes
 from callgate.protocol.mcp import TIMEOUT_MS
-from callgate.router.local import CURRENT
+from callgate.router.flight import Ending
+from callgate.router.local import CURRENT, Reading
 
 try:
     from fastmcp.exceptions import ToolError
@@ -111,7 +113,7 @@ class CallgateMiddleware(Middleware):
             refuse,
             timeout_ms=timeout_ms,
             thread=not coroutine,
-            failed=_is_error,
+            reading=_READING,
         )
 
     async def on_list_tools(
@@ -154,9 +156,13 @@ class CallgateMiddleware(Middleware):
         return coroutine
 
 
-def _is_error(result: ToolResult) -> bool:
+def _ending(result: ToolResult) -> Ending:
     # An extension may answer with something else than a ToolResult.
-    return getattr(result, "is_error", False) is True
+    is_error = getattr(result, "is_error", False)
+    return Ending.FAILED if is_error is True else Ending.COMPLETED
+
+
+_READING = Reading(_ending, json_bytes)
 
 
 def _refuse_client(error: CallgateError) -> ToolResult:

@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from callgate.mounts.common import MAX_DECLARED, missing_extra, readable
+from callgate.mounts.sizes import json_bytes
 from callgate.mounts.threads import RuntimeMount
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -140,7 +143,7 @@ class _Guarded:
             partial(run, args=args, tool_context=tool_context),
             _refuse,
             in_thread=partial(_in_thread, tool, tool_context),
-            failed=_is_error,
+            reading=Reading(partial(_ending, tool_context), json_bytes),
         )
 
 
@@ -168,8 +171,13 @@ def _in_thread(tool: Any, tool_context: Any) -> bool:
     )
 
 
-def _is_error(result: Any) -> bool:
-    return isinstance(result, dict) and bool(result.get("error"))
+def _ending(tool_context: Any, result: Any) -> Ending:
+    # ADK answers with an error when it has asked a person.
+    call_id, actions = tool_context.function_call_id, tool_context.actions
+    if call_id in actions.requested_tool_confirmations or call_id in actions.requested_auth_configs:
+        return Ending.SUSPENDED
+    failed = isinstance(result, dict) and bool(result.get("error"))
+    return Ending.FAILED if failed else Ending.COMPLETED
 
 
 def _refuse(error: CallgateError) -> dict[str, Any]:

@@ -28,7 +28,8 @@ import anyio
 import anyio.to_thread
 
 from callgate.mounts.common import Mount
-from callgate.router.local import MAX_THREADS
+from callgate.mounts.sizes import json_bytes
+from callgate.router.local import MAX_THREADS, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
@@ -44,6 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ENTERED = object()
+_READING = Reading(measure=json_bytes)
 
 
 class guarded:  # noqa: N801  # it is used as a decorator and in `async with`
@@ -95,6 +97,7 @@ class guarded:  # noqa: N801  # it is used as a decorator and in `async with`
                 _raise,
                 timeout_ms=timeout_ms,
                 thread=is_sync,
+                reading=_READING,
             )
 
         return call

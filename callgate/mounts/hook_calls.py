@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from callgate.errors import CallCanceled, CallgateError, CallTimedOut
 from callgate.model import ANONYMOUS, ToolCall
 from callgate.mounts.common import Unreachable
-from callgate.mounts.threads import loop_of
 from callgate.router import refusals
 from callgate.router.flight import Ending, Flight
-from callgate.router.local import CURRENT
+from callgate.router.local import CURRENT, check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from callgate.mounts.threads import RuntimeMount
     from callgate.router.lanes import Lane
@@ -69,10 +68,17 @@ class HookCalls(Generic[K]):
             return self._refused(error)
         return begun
 
-    def leave(self, key: K, ending: Ending) -> CallgateError | None:
-        """Settle a call that was admitted; return the error if that cannot be recorded.
+    def leave(
+        self,
+        key: K,
+        ending: Ending,
+        result: Any = None,
+        measure: Callable[[Any], int | None] | None = None,
+    ) -> CallgateError | None:
+        """Settle a call that was admitted; return the error that its result is withheld for.
 
-        Do nothing for a call that was refused, or that was forgotten meanwhile.
+        That is a result over its bytes, where a runtime says how to `measure` one, or an end that
+        cannot be recorded. Do nothing for a call that was refused, or that was forgotten meanwhile.
         """
         flight = self.held.pop(key, None)
         if flight is None:
@@ -80,7 +86,8 @@ class HookCalls(Generic[K]):
         engine = self._mount.router.engine
         if flight.ending is None:
             flight.lingers = False
-            return engine.finish(flight, ending)
+            oversized = measure and check_output(engine, flight, result, measure)
+            return engine.finish(flight, Ending.OVERSIZED if oversized else ending) or oversized
         engine.work_ended(flight, answered=ending is not Ending.CANCELLED)
         return None
 
@@ -104,8 +111,7 @@ class HookCalls(Generic[K]):
 
     def _lane(self, tool: str, context: Any) -> tuple[Lane, str]:
         mount = self._mount
-        if asyncio.get_running_loop() is not loop_of(mount.router):
-            raise Unreachable("it came on another loop")
+        mount.check_loop()
         if len(self.held) >= MAX_HELD:
             raise Unreachable(f"{MAX_HELD} calls have not come back")
         caller = mount.caller_of(context)

@@ -23,14 +23,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from callgate.mounts.common import error_metadata, missing_extra, readable, user_id
+from callgate.mounts.sizes import messages_bytes
 from callgate.mounts.threads import RuntimeMount, denies
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 try:
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool, StructuredTool, Tool
     from langgraph.config import get_config
-    from langgraph.types import TracePolicy
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.types import Command, TracePolicy
 except ImportError as error:
     raise missing_extra(__name__, "langchain 1", "langchain") from error
 
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
 
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.tools.tool_node import ToolCallRequest
-    from langgraph.types import Command
 
     from callgate.errors import CallgateError
     from callgate.mounts.common import Caller
@@ -96,7 +99,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
     """Puts every tool call under the router, as a tool of `agent`; hides what is denied.
 
     `caller` is a name or a function of LangGraph's `Runtime` (during a tool call, a
-    `ToolRuntime`).
+    `ToolRuntime`). Two gates in one agent need two names: `name`, or else their `agent`s differ.
     """
 
     trace_policy = TracePolicy(process_inputs=_nothing, process_outputs=_nothing)
@@ -108,9 +111,22 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
         made: Self = super().__new__(kind)
         return made
 
-    def __init__(self, router: Router, *, agent: str, caller: Caller = user_caller) -> None:
+    def __init__(
+        self,
+        router: Router,
+        *,
+        agent: str,
+        caller: Caller = user_caller,
+        name: str | None = None,
+    ) -> None:
         super().__init__()
         self._mount = RuntimeMount(router, agent, caller)
+        self._name = name or f"CallgateMiddleware({agent})"
+
+    @property
+    def name(self) -> str:
+        """The name in this agent's graph, where each middleware needs one of its own."""
+        return self._name
 
     # A plain function that returns a coroutine: LangChain puts LangSmith around each hook, which
     # spends two threads and a task on every call of an `async def`, traced or not.
@@ -127,7 +143,7 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
             partial(_refuse, request),
             listed=request.tool is not None,
             in_thread=partial(_in_thread, request.tool),
-            failed=_is_error,
+            reading=_READING,
         )
 
     @_Signed
@@ -142,17 +158,13 @@ class CallgateMiddleware(AgentMiddleware[Any, Any, Any]):
             partial(handler, request),
             partial(_refuse, request),
             listed=request.tool is not None,
-            failed=_is_error,
+            reading=_READING,
         )
         return answer
 
 
 class _Hiding(CallgateMiddleware):
     """For a policy that denies some tools: they are not offered to the model."""
-
-    @property
-    def name(self) -> str:
-        return CallgateMiddleware.__name__
 
     @_Signed
     def awrap_model_call(
@@ -192,8 +204,20 @@ def _in_thread(tool: BaseTool | None) -> bool:
     return type(tool)._arun is BaseTool._arun  # noqa: SLF001  # how a tool says that it is async
 
 
-def _is_error(answer: Any) -> bool:
-    return isinstance(answer, ToolMessage) and answer.status == "error"
+def _ending(answer: Any) -> Ending:
+    failed = isinstance(answer, ToolMessage) and answer.status == "error"
+    return Ending.FAILED if failed else Ending.COMPLETED
+
+
+def _measure(answer: Any) -> int:
+    """Return the bytes of the messages in an answer; an artifact is not for the model."""
+    if not isinstance(answer, Command):
+        return messages_bytes(answer)
+    updates = answer._update_as_tuples()  # noqa: SLF001  # how LangGraph itself reads one
+    return messages_bytes([value for _, value in updates])
+
+
+_READING = Reading(_ending, _measure, (GraphBubbleUp,))
 
 
 def _refuse(request: ToolCallRequest, error: CallgateError) -> ToolMessage:

@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.errors import InvalidInput
 from callgate.mounts.common import Mount, error_metadata, missing_extra, readable, token_subject
+from callgate.mounts.sizes import json_bytes
 from callgate.protocol.mcp import CALL, TIMEOUT_MS
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 try:
     from mcp.server.auth.middleware.auth_context import get_access_token
@@ -103,7 +106,7 @@ async def _call(
         refuse,
         timeout_ms=timeout_ms,
         thread=threads,
-        failed=_is_error,
+        reading=_READING,
     )
 
 
@@ -132,10 +135,15 @@ def _by_name(result: HandlerResult) -> dict[str, Any]:
     return {tool.name: tool for tool in getattr(result, "tools", ())}
 
 
-def _is_error(result: HandlerResult) -> bool:
+def _ending(result: HandlerResult) -> Ending:
     if isinstance(result, Mapping):
-        return result.get("isError") is True
-    return getattr(result, "is_error", False) is True
+        is_error = result.get("isError")
+    else:
+        is_error = getattr(result, "is_error", False)
+    return Ending.FAILED if is_error is True else Ending.COMPLETED
+
+
+_READING = Reading(_ending, json_bytes)
 
 
 def _refuse(context: Context, error: CallgateError) -> dict[str, Any]:

@@ -19,7 +19,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from callgate.mounts.common import Mount, error_metadata, missing_extra, readable, token_subject
+from callgate.mounts.sizes import json_bytes
 from callgate.protocol.mcp import TIMEOUT_MS
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -95,7 +98,7 @@ class _Handlers(UserDict[Any, Any]):
             partial(handler, request),
             _refuse,
             timeout_ms=timeout_ms,
-            failed=_is_error,
+            reading=_READING,
         )
 
     def _takes_tasks(self) -> bool:
@@ -117,8 +120,11 @@ class _Handlers(UserDict[Any, Any]):
         return types.ServerResult(listed.model_copy(update={"tools": kept}))
 
 
-def _is_error(result: Any) -> bool:
-    return getattr(result.root, "isError", False) is True
+def _ending(result: Any) -> Ending:
+    return Ending.FAILED if getattr(result.root, "isError", False) is True else Ending.COMPLETED
+
+
+_READING = Reading(_ending, json_bytes)
 
 
 def _refuse(error: CallgateError) -> Any:

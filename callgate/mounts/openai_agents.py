@@ -22,15 +22,26 @@ from __future__ import annotations
 import copy
 from functools import partial, wraps
 from inspect import isawaitable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from callgate.mounts.common import missing_extra, readable, user_id
+from callgate.mounts.sizes import json_bytes, text_bytes, value_bytes
 from callgate.mounts.threads import RuntimeMount
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 
 try:
-    from agents import Agent, FunctionTool, ToolGuardrailFunctionOutput, tool_output_guardrail
+    from agents import (
+        Agent,
+        FunctionTool,
+        ItemHelpers,
+        ToolGuardrailFunctionOutput,
+        agent_tool_state,
+        tool_output_guardrail,
+    )
 except ImportError as error:
     raise missing_extra(__name__, "openai-agents", "openai-agents") from error
 
@@ -49,6 +60,10 @@ if TYPE_CHECKING:
 _SYNC_MARKER = "__agents_sync_function_tool__"
 _INSIDE = "_invoke_tool_impl"
 """Where the SDK's own invoker keeps what it invokes; without it, the gate goes around it all."""
+
+
+TIMER_S = 0.05
+"""How much of a tool's own timeout may have passed before the gate saw the call."""
 
 
 def user_caller(context: RunContextWrapper[Any]) -> str | None:
@@ -134,7 +149,7 @@ def guard_agent(
 def _guard(mount: RuntimeMount, tool: FunctionTool) -> FunctionTool:
     copied = copy.copy(tool)
     invoker = copied.on_invoke_tool
-    guarded = partial(_invoke, mount, tool.name, partial(getattr, invoker, _SYNC_MARKER, False))
+    guarded = partial(_invoke, mount, tool, partial(getattr, invoker, _SYNC_MARKER, False))
     inside = getattr(invoker, _INSIDE, None)
     if inside is None:
         copied.on_invoke_tool = partial(guarded, invoker)
@@ -151,20 +166,52 @@ def _guard(mount: RuntimeMount, tool: FunctionTool) -> FunctionTool:
 
 async def _invoke(
     mount: RuntimeMount,
-    name: str,
+    tool: FunctionTool,
     in_thread: Callable[[], bool],
     invoker: Invoker,
     context: ToolContext[Any],
     arguments: str,
 ) -> Any:
+    timeout_s = tool.timeout_seconds
     return await mount.run_task(
-        name,
+        tool.name,
         _parsed(arguments),
         context,
         partial(invoker, context, arguments),
         Refusal.of,
         in_thread=in_thread,
+        reading=Reading(
+            partial(_ending, context),
+            partial(_measure, tool),
+            canceled=None if timeout_s is None else partial(_canceled, monotonic(), timeout_s),
+        ),
     )
+
+
+def _ending(context: ToolContext[Any], output: Any) -> Ending:
+    if isinstance(output, Refusal):
+        return Ending.FAILED  # of another gate, inside of this one
+    if output is None and context.tool_call is not None:  # so returns an agent whose run waits
+        scope = agent_tool_state.get_agent_tool_state_scope(context)
+        run = agent_tool_state.peek_agent_tool_run_result(context.tool_call, scope_id=scope)
+        if run is not None and run.interruptions:
+            return Ending.SUSPENDED
+    return Ending.COMPLETED
+
+
+def _canceled(begun_s: float, timeout_s: float) -> Ending:
+    """Tell the SDK's own timeout, which cancels a tool's task, from a cancel of the run."""
+    early_s = min(TIMER_S, timeout_s / 10)
+    return Ending.TIMED_OUT if monotonic() - begun_s >= timeout_s - early_s else Ending.CANCELLED
+
+
+def _measure(tool: FunctionTool, output: Any) -> int:
+    """Return the bytes of an output as the SDK writes it for the model."""
+    if isinstance(output, str):
+        return text_bytes(output)
+    if tool.output_json_schema is not None:
+        return json_bytes(output)
+    return value_bytes(ItemHelpers._convert_tool_output(output))  # noqa: SLF001  # the SDK's own
 
 
 async def _is_enabled(

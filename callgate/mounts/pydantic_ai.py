@@ -20,11 +20,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from callgate.mounts.common import missing_extra, readable, user_id
+from callgate.mounts.sizes import text_bytes
 from callgate.mounts.threads import RuntimeMount, denies
+from callgate.router.local import Reading
 
 try:
     from pydantic_ai.capabilities import AbstractCapability
-    from pydantic_ai.exceptions import ToolFailed
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai.messages import ToolReturn, tool_return_ta
     from pydantic_ai.tools import AgentDepsT
     from pydantic_ai.toolsets import WrapperToolset
 except ImportError as error:
@@ -91,6 +94,7 @@ class CallgateCapability(AbstractCapability[AgentDepsT]):
             partial(handler, args),
             _refuse,
             in_thread=partial(_is_sync, ctx, tool_def.name),
+            reading=_READING,
         )
 
 
@@ -148,6 +152,7 @@ class CallgateToolset(WrapperToolset[AgentDepsT]):
             partial(super().call_tool, name, tool_args, ctx, tool),
             _refuse,
             in_thread=partial(_in_thread, tool),
+            reading=_READING,
         )
 
 
@@ -162,6 +167,17 @@ def _in_thread(tool: ToolsetTool[Any] | None) -> bool:
     while (source := getattr(tool, "source_tool", None)) is not None:  # of a combined toolset
         tool = source
     return getattr(tool, "is_async", True) is False
+
+
+def _measure(result: Any) -> int:
+    """Return the bytes of a result as Pydantic AI writes it for a model, files included."""
+    if isinstance(result, ToolReturn):
+        extra = 0 if result.content is None else _measure(result.content)
+        return _measure(result.return_value) + extra
+    return text_bytes(result) if isinstance(result, str) else len(tool_return_ta.dump_json(result))
+
+
+_READING = Reading(None, _measure, (CallDeferred, ApprovalRequired))
 
 
 def _refuse(error: CallgateError) -> NoReturn:

@@ -19,7 +19,6 @@ is the one that waits, the call is refused rather than hung.
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 from concurrent import futures
 from contextlib import suppress
 from contextvars import copy_context
@@ -30,10 +29,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from callgate.mounts.common import Mount, Unreachable
+from callgate.mounts.common import Mount, Unreachable, loop_of
 from callgate.mounts.pool import Pool
 from callgate.router.boxed import boxed
-from callgate.router.local import CURRENT, MAX_THREADS
+from callgate.router.local import CURRENT, MAX_THREADS, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from callgate.router import Router
     from callgate.router.boxed import Boxed
     from callgate.router.flight import Flight
+    from callgate.router.local import Reading
 
 T = TypeVar("T")
 
@@ -90,23 +90,28 @@ class RuntimeMount(Mount):
         *,
         in_thread: Callable[[], bool],
         listed: bool = True,
-        failed: Callable[[Any], bool] | None = None,
+        reading: Reading = PLAIN,
     ) -> Coroutine[Any, Any, Any]:
         """Do what `run` does, for a caller on a loop or executor other than the router's.
 
         `listed` says that the runtime has the tool; `in_thread()` whether it gives it a thread.
         """
-        if get_running_loop() is not loop_of(self.router):
-            return _refused(refuse, self.internal_error(Unreachable("it came on another loop")))
         try:
-            if listed and tool not in self._declared:
-                self.declare((tool,))
             thread = in_thread()
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing is let through
             return _refused(refuse, self.internal_error(error))
         if thread:
             handler = partial(_shielded, handler)
-        return self.run(tool, arguments, context, handler, refuse, thread=thread, failed=failed)
+        return self.run(
+            tool,
+            arguments,
+            context,
+            handler,
+            refuse,
+            thread=thread,
+            listed=listed,
+            reading=reading,
+        )
 
     def run_sync(
         self,
@@ -117,15 +122,15 @@ class RuntimeMount(Mount):
         refuse: Callable[[CallgateError], T],
         *,
         listed: bool = True,
-        failed: Callable[[Any], bool] | None = None,
+        reading: Reading = PLAIN,
     ) -> Any | T:
         """Do what `run` does, for a caller in a thread without a loop; `work` gets another."""
 
         async def call() -> Any:
-            if listed and tool not in self._declared:
-                self.declare((tool,))
             apart = partial(self._in_thread, partial(_contained, work))
-            return await self.run(tool, arguments, context, apart, refuse, failed=failed)
+            return await self.run(
+                tool, arguments, context, apart, refuse, listed=listed, reading=reading
+            )
 
         try:
             return on_loop(self.router, call)
@@ -173,11 +178,6 @@ class RuntimeMount(Mount):
             thread.add_done_callback(partial(_tell, loop, let_go))
 
 
-def loop_of(router: Router) -> asyncio.AbstractEventLoop | None:
-    """Return the loop that entered the router, if any."""
-    return router._loop  # noqa: SLF001  # has no public name
-
-
 def denies(router: Router, agent: str) -> bool:
     """Return True if the policy, as it is now, denies any tool of an agent."""
     file = router.policy._file  # noqa: SLF001  # has no public name
@@ -189,9 +189,9 @@ def on_loop(router: Router, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run `call()` on the router's loop and wait for it here, in a thread without that loop."""
     loop = loop_of(router)
     if loop is None or not loop.is_running():
-        raise Unreachable("the router is not running")
+        raise Unreachable("the router is not running; enter it before the call")
     if asyncio._get_running_loop() is loop:  # noqa: SLF001  # the public one raises without one
-        raise Unreachable("it would block the router's own loop")
+        raise Unreachable("it would block the router's own loop; await the runtime's async method")
     loop_call = _LoopCall(loop, call)
     try:
         loop.call_soon_threadsafe(loop_call.start)

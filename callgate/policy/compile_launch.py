@@ -14,14 +14,45 @@ import msgspec
 
 from callgate.model import BUILT_IN, EnvSpec, LaunchSpec, MountSpec, ResourceLimits, RestartSpec
 from callgate.policy.keys import KEYS
+from callgate.policy.problems import Path, dotted
 from callgate.policy.resolve import LAUNCHER_DEFAULT, MANIFEST_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import PurePath
 
+    from callgate.policy.document import Document
     from callgate.policy.manifest import Manifest
     from callgate.policy.resolve import Resolution
+
+
+class StatedMount(msgspec.Struct, frozen=True):
+    """A mount of an agent, and where it is written."""
+
+    path: str
+    writable: bool
+    key: str
+    line: int
+    column: int
+
+
+def stated_mounts(
+    agents: Iterable[Resolution], document: Document, base: PurePath
+) -> list[StatedMount]:
+    """Return the mounts of all agents, each written one once; writable if it is so for one."""
+    found: dict[Path, StatedMount] = {}
+    for resolution in agents:
+        stated = resolution.value("containment.mounts")
+        level = resolution.value("containment.level")
+        if stated is None:
+            continue
+        for index, mount in enumerate(stated.value):
+            path = (*stated.layer.path, *stated.entry.path, index, "path")
+            writable = not mount.read_only and (level is None or level.value != "strict")
+            if writable or path not in found:
+                at = (dotted(path), *document.position(path))
+                found[path] = StatedMount(str(base / mount.path), writable, *at)
+    return list(found.values())
 
 
 def launch_spec(
@@ -80,12 +111,16 @@ def launch_spec(
         protocol=value("protocol", "mcp"),
         restart=_restart(value("restart.on"), value("restart.max"), value("restart.backoff")),
     )
-    times = {
-        "monitor_interval_ns": value("containment.monitor_interval"),
-        "kill_grace_ns": value("containment.kill_grace"),
+    return msgspec.structs.replace(spec, **_times(resolution))
+
+
+def _times(resolution: Resolution) -> dict[str, int]:
+    """Return the times that were written; the spec has the others."""
+    found = {
+        "monitor_interval_ns": resolution.value("containment.monitor_interval"),
+        "kill_grace_ns": resolution.value("containment.kill_grace"),
     }
-    written = {name: time for name, time in times.items() if time is not None}
-    return msgspec.structs.replace(spec, **written)
+    return {name: each.value for name, each in found.items() if each is not None}
 
 
 def _limits(resolution: Resolution) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from callgate.policy.problems import SECRET_KEYS
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from callgate.policy.problems import Path
@@ -107,6 +108,7 @@ def show(value: object) -> str:
     text = str(value)
     if len(text) > _SHOWN_CHARS:
         return f"a text of {len(text)} characters"
+    text = quoted(text)
     return f'"{text}"' if isinstance(value, str) else text
 
 

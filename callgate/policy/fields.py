@@ -82,6 +82,12 @@ class Key(Mark, frozen=True):
     """The one value that needs no process to enforce."""
     after: str | None = None
     """The key that `explain` shows before this one, "" for none; None: the one above it."""
+    words: tuple[Any, ...] = ()
+    """Its values from the strictest to the loosest, if they have such an order."""
+    unwritten: Any = None
+    """Of `words`, what holds where nothing is written; None: the strictest."""
+    grants: bool = False
+    """Whether each item of its list allows something."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: "CoreSchema", handler: GetJsonSchemaHandler

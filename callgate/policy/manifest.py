@@ -17,8 +17,9 @@ import orjson
 
 from callgate.model import ResourceLimits  # msgspec reads it
 from callgate.policy import units
+from callgate.policy.contained import Containment
 from callgate.policy.document import show
-from callgate.policy.schema import Containment, Defaults
+from callgate.policy.schema import Defaults
 from callgate.policy.units import UnitError
 
 if TYPE_CHECKING:

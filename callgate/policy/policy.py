@@ -16,15 +16,17 @@ import msgspec
 from callgate.errors import ConfigError
 from callgate.model import ANY, AuditSpec, GateSpec, LaneSpec, LaunchSpec
 from callgate.policy.checks import unknown_launchers, warnings_of
-from callgate.policy.compile_launch import launch_spec
+from callgate.policy.compile_launch import StatedMount, launch_spec, stated_mounts
 from callgate.policy.compile_limits import audit_spec, gate_spec, lane_spec
 from callgate.policy.document import Document
 from callgate.policy.explain import Explainer, Row
+from callgate.policy.loosened import Loosened, audit_loosened, find_loosened
 from callgate.policy.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from callgate.policy.problems import PolicyError, Problem
 from callgate.policy.purpose import ROUTER, ProfileName, Purpose
 from callgate.policy.resolve import Resolver
 from callgate.policy.validate import validate
+from callgate.user_files import read_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
     from callgate.policy.schema import PolicyFile
 
 _REVISION_CHARS = 12
+
+
+class _ManifestFile(msgspec.Struct, frozen=True):
+    """A manifest as it was read, and from where."""
+
+    path: Path
+    manifest: Manifest
+    digest: bytes
 
 
 class Policy:
@@ -48,6 +58,8 @@ class Policy:
         "audit",
         "callers",
         "files",
+        "kept",
+        "manifest_files",
         "purpose",
         "revision",
         "source",
@@ -58,7 +70,7 @@ class Policy:
         self,
         file: PolicyFile,
         document: Document,
-        manifests: Mapping[str, Manifest],
+        manifests: Mapping[str, _ManifestFile],
         *,
         revision: str,
         name: str,
@@ -67,10 +79,12 @@ class Policy:
     ) -> None:
         self._file = file
         self._document = document
-        self._manifests = manifests
+        self.manifest_files = manifests
+        """By agent."""
+        self._manifests = {agent: each.manifest for agent, each in manifests.items()}
         self._name = Path(name).name
         self._base = Path.cwd() if base is None else base
-        self._resolver = Resolver(file, manifests, purpose)
+        self._resolver = Resolver(file, self._manifests, purpose)
         self.purpose = purpose
         self.revision = revision
         """12 hex digits over the text and its manifests."""
@@ -84,6 +98,8 @@ class Policy:
         if audit is not None:
             self.audit = audit_spec(audit, _resolved(audit.path, base))
         self.warnings: tuple[Problem, ...] = ()
+        self.kept: tuple[Problem, ...] = ()
+        """Manifests that can no longer be used: what they said before holds. Only of a reload."""
 
     @classmethod
     def parse(
@@ -93,19 +109,21 @@ class Policy:
         source: str = "<policy>",
         base: str | os.PathLike[str] | None = None,
         environ: Mapping[str, str] | None = None,
-        purpose: Purpose = ROUTER,
+        former: Policy | None = None,
+        purpose: Purpose | None = None,
     ) -> Policy:
         """Read a policy's text; raises `PolicyError` with every problem.
 
         `base` is the directory that its paths are relative to; without it, the current one.
-        `purpose` says what holds where the text says nothing.
+        `former` is as in `load`. `purpose` says what holds where the text says nothing; without
+        it, that of the former policy.
         """
         from callgate.policy.source import read  # noqa: PLC0415  # YAML: 15 ms
 
         document, problems = read(text)
         if document is None:
             raise PolicyError(problems, source=source)
-        return cls._made(document, problems, text.encode(), source, base, environ, purpose)
+        return cls._made(document, problems, text.encode(), source, base, environ, former, purpose)
 
     @classmethod
     def _made(
@@ -116,7 +134,8 @@ class Policy:
         source: str,
         base: str | os.PathLike[str] | None = None,
         environ: Mapping[str, str] | None = None,
-        purpose: Purpose = ROUTER,
+        former: Policy | None = None,
+        purpose: Purpose | None = None,
     ) -> Policy:
         """Make a policy of what was read, with the problems that it has so far."""
         file, more = validate(document)
@@ -125,18 +144,21 @@ class Policy:
             raise PolicyError(problems, source=source)
         folder = None if base is None else Path(base)
         digest = hashlib.sha256(data)
-        manifests: dict[str, Manifest] = {}
+        manifests: dict[str, _ManifestFile] = {}
         files: list[Path] = []
+        kept: list[Problem] = []
         for agent, path in _manifest_paths(file, folder):
             files.append(path)
-            at = ("agents", agent, "manifest")
-            found, data = _read_manifest(document, at, path)
-            problems += [found] if isinstance(found, Problem) else []
-            digest.update(b"\0" + data)
+            found = _read_manifest(document, ("agents", agent, "manifest"), path)
             if isinstance(found, list):
-                problems += found
-            elif isinstance(found, Manifest):
-                manifests[agent] = found
+                old = None if former is None else former.manifest_files.get(agent)
+                if old is None or old.path != path:
+                    problems += found
+                    continue
+                kept += found
+                found = old
+            digest.update(b"\0" + found.digest)
+            manifests[agent] = found
         if problems:
             raise PolicyError(problems, source=source)
         revision = digest.hexdigest()[:_REVISION_CHARS]
@@ -147,9 +169,10 @@ class Policy:
             revision=revision,
             name=source,
             base=folder,
-            purpose=purpose,
+            purpose=purpose or (ROUTER if former is None else former.purpose),
         )
         policy.files = tuple(files)
+        policy.kept = tuple(kept)
         known = os.environ if environ is None else environ
         policy.warnings = tuple(warnings_of(file, document, policy._resolver, known))
         return policy
@@ -160,14 +183,20 @@ class Policy:
         path: str | os.PathLike[str],
         *,
         environ: Mapping[str, str] | None = None,
-        purpose: Purpose = ROUTER,
+        former: Policy | None = None,
+        purpose: Purpose | None = None,
     ) -> Policy:
-        """Read a policy file; its paths are relative to it. See `parse` for `purpose`."""
+        """Read a policy file; its paths are relative to it. See `parse` for `purpose`.
+
+        `former` is what the file said before, when it is read again. Then a manifest that cannot
+        be used any more leaves in force what it said: an agent's author must not be able to
+        keep an operator's change from being read. And the file is no pipe then.
+        """
         from callgate.policy.source import MAX_SOURCE_BYTES, decode  # noqa: PLC0415  # as above
 
         place = Path(path)
         try:
-            data = read_at_most(place, MAX_SOURCE_BYTES)
+            data = read_user_file(place, MAX_SOURCE_BYTES, pipe=former is None)
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL
             found = getattr(error, "strerror", None) or "an unreadable file"
             problem = Problem("", 1, 1, found, "a policy file that can be read")
@@ -176,7 +205,12 @@ class Policy:
         if isinstance(text, Problem):
             raise PolicyError([text], source=str(place))
         policy = cls.parse(
-            text, source=str(place), base=place.parent, environ=environ, purpose=purpose
+            text,
+            source=str(place),
+            base=place.parent,
+            environ=environ,
+            former=former,
+            purpose=purpose,
         )
         policy.source = place
         policy.files = (place, *policy.files)
@@ -223,6 +257,12 @@ class Policy:
         """Return all that the policy says of the connection to an agent."""
         return gate_spec(self._resolver.resolve(ANY, agent, None), agent)
 
+    def stated_mounts(self) -> list[StatedMount]:
+        """Return the mounts that agents have, each written one once."""
+        agents = (*self._file.agents, ANY)
+        found = [self._resolver.resolve(ANY, agent, None) for agent in agents]
+        return stated_mounts(found, self._document, self._base)
+
     def unknown_launchers(self, known: Collection[str]) -> list[Problem]:
         """Return where it names a launcher that is not among the `known` ones."""
         return list(unknown_launchers(self._file, self._document, known))
@@ -247,6 +287,29 @@ class Policy:
             tokens=tokens,
         )
 
+    def loosened(self, former: Policy, agent: str, listed: Collection[str] = ()) -> list[Loosened]:
+        """Return what this policy allows an agent, or no longer records, that `former` did not.
+
+        `listed` are the tools that the agent says it has.
+        """
+        files = (former._file, self._file)
+        tools = {
+            tool for file in files if agent in file.agents for tool in file.agents[agent].tools
+        }
+        found = audit_loosened(former._file.audit, self._file.audit)
+        if self._passes_all(agent) and not former._passes_all(agent):
+            found.append(Loosened("env", f"agent:{agent}", "named variables", "all variables"))
+        return found + find_loosened(
+            former._resolver,
+            self._resolver,
+            agent,
+            tools={*tools, *listed},
+            callers=former.callers | self.callers,
+        )
+
+    def _passes_all(self, agent: str) -> bool:
+        return self.launch_spec(agent, ["-"]).env.pass_all
+
     def explain(self, agent: str, tool: str | None = None, caller: str | None = None) -> list[Row]:
         """Return each effective limit with the line that it came from.
 
@@ -258,12 +321,6 @@ class Policy:
         explainer = Explainer(resolution, self._document, self._name, caller or ANY, gated=gated)
         rows = explainer.rows(tool=tool is not None)
         return rows + explainer.absent(self._manifests.get(agent))
-
-
-def read_at_most(path: Path, limit: int) -> bytes:
-    """Return the file, or its first `limit` + 1 bytes, which tells that it is larger."""
-    with path.open("rb") as file:
-        return file.read(limit + 1)
 
 
 def _resolved(path: str, base: Path | None) -> str:
@@ -284,22 +341,19 @@ def _manifest_paths(file: PolicyFile, base: Path | None) -> Iterator[tuple[str, 
 
 def _read_manifest(
     document: Document, at: tuple[str, ...], path: Path
-) -> tuple[Manifest | Problem | list[Problem], bytes]:
-    """Return the manifest or its problems, placed where the policy names it; and its bytes."""
+) -> _ManifestFile | list[Problem]:
+    """Return the manifest, or its problems, placed where the policy names it."""
     line, column = document.position(at)
     where = ".".join(at)
     try:
-        # An agent's author may fill that path: no device or pipe may be read for ever. The policy
-        # itself may come through a pipe (`callgate check <(...)`).
-        data = read_at_most(path, MAX_MANIFEST_BYTES) if path.is_file() else None
+        # An agent's author may fill that path: no device or pipe may be read for ever.
+        data = read_user_file(path, MAX_MANIFEST_BYTES)
     except (OSError, ValueError):  # ValueError: a path with a NUL
-        data = None
-    if data is None:
         found = f"{path.name}, which cannot be read"
-        return Problem(where, line, column, found, "a manifest file"), b""
+        return [Problem(where, line, column, found, "a manifest file")]
     manifest, errors = read_manifest(data, path.name)
     if manifest is not None:
-        return manifest, data
+        return _ManifestFile(path, manifest, hashlib.sha256(data).digest())
     return [
         Problem(
             where,
@@ -309,4 +363,4 @@ def _read_manifest(
             error.expected,
         )
         for error in errors
-    ], data
+    ]

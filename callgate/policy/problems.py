@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.errors import ConfigError
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
         """Return the sentence, without the position."""
         where = f"{self.path}: " if self.path else ""
         hint = f' (did you mean "{self.suggestion}"?)' if self.suggestion else ""
-        return f"{where}found {self.found}, expected {self.expected}{hint}"
+        return quoted(f"{where}found {self.found}, expected {self.expected}{hint}")
 
 
 class PolicyError(ConfigError):
@@ -60,7 +61,7 @@ class PolicyError(ConfigError):
     def describe(self) -> str:
         lines = [render(problem, self.source) for problem in self.problems]
         if self.more:
-            lines.append(f"{self.source}: and {self.more} more")
+            lines.append(f"{quoted(self.source)}: and {self.more} more")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class PolicyError(ConfigError):
 
 def render(problem: Problem, source: str) -> str:
     """Return one line in the form that editors and terminals make clickable."""
-    return f"{source}:{problem.line}:{problem.column}: {problem.message}"
+    return f"{quoted(source)}:{problem.line}:{problem.column}: {problem.message}"
 
 
 def dotted(path: Path) -> str:

@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from callgate.model import IgnoredCancel, Level
+from callgate.model import IgnoredCancel
+from callgate.policy.contained import Containment, Env
 from callgate.policy.fields import (
     MAX_TOOLS,
     MAY_BE_EMPTY,
@@ -28,17 +29,13 @@ from callgate.policy.fields import (
     BandwidthLimit,
     BytesLimit,
     CallerName,
-    CgroupPath,
     Command,
     CountLimit,
-    CpuLimit,
     Duration,
     DurationOrNone,
     DurationRange,
-    EnvNames,
     Key,
     Mode,
-    Programs,
     QueueLength,
     QuotaLimit,
     RateLimit,
@@ -53,10 +50,8 @@ from callgate.policy.fields import (
     Token,
     ToolName,
     Version,
-    ZeroBytesLimit,
     few_tools,
 )
-from callgate.policy.units import Unit
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
@@ -157,86 +152,6 @@ class ToolPolicy(Limits):
         return {"anyOf": [{"enum": ["deny", "allow"]}, schema]}
 
 
-class Env(Strict):
-    """Which variables an agent's process gets."""
-
-    pass_: Annotated[EnvNames, Field(alias="pass"), Key("Names that pass.", "launcher")] = Field([])
-    secret: Annotated[
-        EnvNames,
-        Key("Names that pass and whose values are masked in what the agent prints.", "launcher"),
-    ] = Field([])
-
-
-class Mount(Strict):
-    """A directory that a contained process sees."""
-
-    path: Annotated[Text, Key("Relative to the policy file.", "launcher")]
-    read_only: Annotated[bool, Key("Whether writing to it is refused.", "launcher")] = False
-
-
-class Containment(Strict):
-    """What an agent's process may use; enforced by a launcher."""
-
-    level: Annotated[Level | None, Key("How much of the host it sees.", "launcher")] = None
-    memory: Annotated[
-        BytesLimit | None,
-        Key("Resident memory.", "launcher", contained="512Mi", declared="256Mi"),
-    ] = None
-    cpu: Annotated[
-        CpuLimit | None, Key("Share of processors.", "launcher", contained=1, declared="200m")
-    ] = None
-    pids: Annotated[CountLimit | None, Key("Processes and threads.", "launcher", contained=64)] = (
-        None
-    )
-    disk: Annotated[
-        BytesLimit | None,
-        Key("Bytes in the workspace.", "launcher", contained="1Gi", declared="100Mi"),
-    ] = None
-    files: Annotated[CountLimit | None, Key("Files in the workspace.", "launcher")] = None
-    connections: Annotated[
-        CountLimit | None,
-        Key("Network connections that are open at once.", "launcher", declared=50),
-    ] = None
-    open_files: Annotated[CountLimit | None, Key("Open files of a process.", "launcher")] = None
-    cpu_time: Annotated[TimeLimit | None, Key("Processor time of a process.", "launcher")] = None
-    wall_time: Annotated[TimeLimit | None, Key("Life of a run.", "launcher")] = None
-    address_space: Annotated[BytesLimit | None, Key("Virtual memory of a process.", "launcher")] = (
-        None
-    )
-    core_size: Annotated[
-        ZeroBytesLimit | None,
-        Key("Size of a core dump; 0 for none.", "launcher", member="core_bytes"),
-    ] = None
-    io_read: Annotated[
-        BytesLimit | None,
-        Key("Bytes read from disks in a second.", "nothing", member="io_read_bytes_per_s"),
-    ] = None
-    io_write: Annotated[
-        BytesLimit | None,
-        Key("Bytes written to disks in a second.", "nothing", member="io_write_bytes_per_s"),
-    ] = None
-    exec: Annotated[
-        Programs | None,
-        Key("Programs that it may execute beside its command; without it, all.", "nothing"),
-    ] = None
-    cgroup_parent: Annotated[
-        CgroupPath | None,
-        Key("The cgroup of this host in which runs get theirs.", "nothing"),
-    ] = None
-    mounts: Annotated[
-        list[Mount],
-        Unit("list", lambda mounts: str(len(mounts))),
-        Key("Directories that it sees.", "launcher"),
-    ] = Field([])
-    allow_degraded: Annotated[
-        bool | None, Key("Run even where the host cannot enforce all of it.", "launcher")
-    ] = None
-    monitor_interval: Annotated[Duration | None, Key("Time between two looks.", "launcher")] = None
-    kill_grace: Annotated[
-        Duration | None, Key("Time to end by itself before it is killed.", "launcher")
-    ] = None
-
-
 class Restart(Strict):
     """What happens when an agent's process ends."""
 
@@ -298,7 +213,12 @@ class Defaults(Limits):
     ] = None
     tasks: Annotated[
         Literal["refuse", "pass"] | None,
-        Key("Task-augmented calls, whose work outlives the call.", "gate", guarded="refuse"),
+        Key(
+            "Task-augmented calls, whose work outlives the call.",
+            "gate",
+            guarded="refuse",
+            words=("refuse", "pass"),
+        ),
     ] = None
     launcher: Annotated[
         Text | None,

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 class Boxed:
     """A result, or an exception."""
 
-    __slots__ = ("error", "failed", "value")
+    __slots__ = ("error", "value")
 
     def __init__(self, value: Any, error: Exception | None = None) -> None:
         self.value = value
         self.error = error
-        self.failed = error is not None
-        """Whether it is no success: a result may report a failure, too."""
 
     def open(self) -> Any:
         """Return or raise it."""

@@ -47,6 +47,7 @@ class Ending(enum.Enum):
     UNREADABLE = ("tool.call.failed", "protocol.invalid")
     TIMED_OUT = ("tool.call.timed_out", "limit.timeout")
     CANCELLED = ("tool.call.cancelled", "tool.canceled")
+    SUSPENDED = ("tool.call.suspended", "tool.suspended")  # a person is asked; no failure
     CRASHED = ("tool.call.crashed", "agent.crashed")
     ENDED_BY_LIMIT = ("tool.call.crashed", "resource_limit_exceeded")
 

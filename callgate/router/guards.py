@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from callgate.errors import InternalError
 from callgate.router import refusals
 from callgate.router.flight import Flight
-from callgate.router.local import CURRENT
+from callgate.router.local import CURRENT, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from callgate.model import ToolCall
     from callgate.router.engine import Engine
     from callgate.router.lanes import Key, Lane
-    from callgate.router.local import LocalRunner
+    from callgate.router.local import LocalRunner, Reading
     from callgate.router.quotas import Quotas
 
     FindLane = Callable[[ToolCall, Flight | None, int], Lane]
@@ -84,16 +84,15 @@ class Guards:
         self,
         flight: Flight,
         handler: Callable[[], Awaitable[Any]],
-        failed: Callable[[Any], bool] | None = None,
+        reading: Reading = PLAIN,
     ) -> Coroutine[Any, Any, Any]:
-        """What a call that was let in returns or raises.
+        """Run the work of an admitted call; return or raise what it does, or a `CallgateError`.
 
-        `failed` tells a result that reports a failure, for the audit. The flight's `handle` says
-        whether an exception is the handler's own (`THE_TOOLS`).
+        The flight's `handle` says whether an exception is the handler's own (`THE_TOOLS`).
         """
         if flight.lane.spec.isolate:
-            return self._local.run_apart(flight, handler, {}, thread=False, failed=failed)
-        return self._local.run(flight, handler, {}, failed)
+            return self._local.run_apart(flight, handler, {}, thread=False, reading=reading)
+        return self._local.run(flight, handler, {}, reading)
 
 
 def internal(lane: Lane, fault: Exception) -> InternalError:

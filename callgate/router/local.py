@@ -14,7 +14,7 @@ import asyncio
 from asyncio import CancelledError, current_task
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callgate.errors import CallCanceled, CallgateError
 from callgate.router import refusals, screen
@@ -42,7 +42,35 @@ can be told from a decision of ours. Not the exception, which would hold on to i
 
 _NOTHING: Final = object()
 _COMPLETED = Ending.COMPLETED
-_FAILED = Ending.FAILED
+
+
+class Reading(NamedTuple):
+    """How a runtime says what became of a tool; without an answer, Python's own way."""
+
+    ending: Callable[[Any], Ending] | None = None
+    """Tells from a result how the call ended: a runtime may report a failure without raising."""
+    measure: Callable[[Any], int | None] = screen.measure
+    """Counts the bytes of a result that its reader gets; asked only if a limit wants to know."""
+    suspends: tuple[type[BaseException], ...] = ()
+    """What is raised to ask a person: the call is suspended, and has not failed."""
+    canceled: Callable[[], Ending] | None = None
+    """Tells how a call ended whose task was cancelled: by a timeout of the runtime's, perhaps."""
+
+    def of_result(self, result: Any) -> Ending:
+        """Return how a call ended whose tool returned."""
+        return _COMPLETED if self.ending is None else self.ending(result)
+
+    def of_error(self, error: BaseException) -> Ending:
+        """Return how a call ended whose tool raised."""
+        return Ending.SUSPENDED if isinstance(error, self.suspends) else Ending.FAILED
+
+    def of_cancel(self) -> Ending:
+        """Return how a call ended whose task was cancelled from outside."""
+        return Ending.CANCELLED if self.canceled is None else self.canceled()
+
+
+PLAIN: Final = Reading()
+"""Of a function that a program calls."""
 
 
 class LocalRunner:
@@ -104,9 +132,9 @@ class LocalRunner:
         flight: Flight,
         function: Callable[..., Awaitable[Any]],
         arguments: Mapping[str, Any],
-        failed: Callable[[Any], bool] | None = None,
+        reading: Reading = PLAIN,
     ) -> Any:
-        """Run an async tool in this very task; `failed` tells results that report a failure."""
+        """Run an async tool in this very task; return its result."""
         if flight.queued:
             await self._wait_turn(flight)
         task = current_task()
@@ -124,11 +152,11 @@ class LocalRunner:
             else:
                 with flight.span:
                     result = await function(**arguments)
-            ending = _COMPLETED if failed is None or not failed(result) else _FAILED
+            ending = _COMPLETED if reading.ending is None else reading.ending(result)
         except BaseException as error:
-            replaced = self._raised(flight, task, error)
+            replaced = self._raised(flight, task, error, reading)
             if replaced is None:
-                if result is _NOTHING:  # else it is not the tool that raised, but `failed`
+                if result is _NOTHING:  # else it is not the tool that raised, but `reading`
                     flight.handle = THE_TOOLS
                 raise
             await _absorb_cancel(flight, task)
@@ -138,7 +166,7 @@ class LocalRunner:
             if parent is not None:
                 flight.parent = None  # what it left running must not keep all its ancestors
         if flight.ending is not None or flight.lane.spec.max_output_bytes is not None:
-            await self._check_answer(flight, task, result)
+            await self._check_answer(flight, task, result, reading)
         failure = self._engine.finish(flight, ending)
         if failure is not None:
             raise failure
@@ -151,7 +179,7 @@ class LocalRunner:
         arguments: Mapping[str, Any],
         *,
         thread: bool,
-        failed: Callable[[Any], bool] | None = None,
+        reading: Reading = PLAIN,
     ) -> Any:
         """Run a tool beside its caller, who is answered at the deadline whatever it does."""
         if flight.queued:
@@ -160,15 +188,15 @@ class LocalRunner:
         flight.grace_ns = None if thread else flight.lane.spec.cancel_grace_ns
         waiter = flight.waiter = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(
-            self._work(flight, partial(function, **arguments), failed, thread=thread)
+            self._work(flight, partial(function, **arguments), reading, thread=thread)
         )
         flight.task = work
         self._working.add(work)
-        work.add_done_callback(partial(self._work_done, flight))
+        work.add_done_callback(partial(self._work_done, flight, reading))
         try:
             await waiter
         except (CancelledError, GeneratorExit):
-            if flight.settle(Ending.CANCELLED):
+            if flight.settle(reading.of_cancel()):
                 self.interrupt(flight)
             self._engine.finish(flight, Ending.CANCELLED)
             raise
@@ -176,7 +204,9 @@ class LocalRunner:
             raise self._close(flight)
         return self._outcome(flight, work)
 
-    async def _check_answer(self, flight: Flight, task: asyncio.Task[Any], result: Any) -> None:
+    async def _check_answer(
+        self, flight: Flight, task: asyncio.Task[Any], result: Any, reading: Reading
+    ) -> None:
         """Raise what the caller gets in place of a result that is late or too large."""
         if flight.ending is not None:
             task.uncancel()
@@ -184,38 +214,34 @@ class LocalRunner:
             self._engine.late(flight)
             await _absorb_cancel(flight, task)
             raise answer
-        oversized = self._check_output(flight, result)
+        oversized = check_output(self._engine, flight, result, reading.measure)
         if oversized is not None:
             raise self._engine.finish(flight, Ending.OVERSIZED) or oversized
 
-    def _outcome(self, flight: Flight, work: asyncio.Task[Boxed]) -> Any:
+    def _outcome(self, flight: Flight, work: asyncio.Task[tuple[Boxed, Ending]]) -> Any:
         """What work that ended in time returns or raises."""
         failure = self._engine.finish(flight, flight.ending or Ending.FAILED)
         if failure is not None:
             raise failure
         if flight.ending is Ending.OVERSIZED:
             raise flight.handle
-        box = work.result()
+        box, _ = work.result()
         if box.error is not None:
             flight.handle = THE_TOOLS
         return box.open()
 
     async def _work(
-        self,
-        flight: Flight,
-        function: Callable[[], Any],
-        failed: Callable[[Any], bool] | None,
-        *,
-        thread: bool,
-    ) -> Boxed:
+        self, flight: Flight, function: Callable[[], Any], reading: Reading, *, thread: bool
+    ) -> tuple[Boxed, Ending]:
         CURRENT.set(flight)
         if flight.span is None:
             box = await self._do(flight, function, thread=thread)
         else:
             with flight.span:
                 box = await self._do(flight, function, thread=thread)
-        box.failed = box.error is not None or (failed is not None and failed(box.value))
-        return box
+        if box.error is None:
+            return box, reading.of_result(box.value)
+        return box, reading.of_error(box.error)
 
     async def _do(self, flight: Flight, function: Callable[[], Any], *, thread: bool) -> Boxed:
         if not thread:
@@ -232,25 +258,26 @@ class LocalRunner:
 
         return await anyio.to_thread.run_sync(run, limiter=self._threads)
 
-    def _work_done(self, flight: Flight, work: asyncio.Task[Boxed]) -> None:
+    def _work_done(
+        self, flight: Flight, reading: Reading, work: asyncio.Task[tuple[Boxed, Ending]]
+    ) -> None:
         self._working.discard(work)
         flight.parent = None
-        box = None if work.cancelled() or work.exception() is not None else work.result()
-        failed = box is None or box.failed
-        if flight.ending is None:
-            oversized = None
-            if box is not None and box.error is None:
-                oversized = self._check_output(flight, box.value)
-            if oversized is not None:
-                flight.handle = oversized
-                flight.settle(Ending.OVERSIZED)
-            else:
-                flight.settle(Ending.FAILED if failed else Ending.COMPLETED)
+        ending = Ending.FAILED
+        oversized = None
+        if not work.cancelled() and work.exception() is None:
+            box, ending = work.result()
+            if flight.ending is None and box.error is None:
+                oversized = check_output(self._engine, flight, box.value, reading.measure)
+        if oversized is not None:
+            flight.handle = oversized
+            ending = Ending.OVERSIZED
+        flight.settle(ending)
         self._engine.work_ended(flight, answered=not work.cancelled())
         _wake(flight)
 
     def _raised(
-        self, flight: Flight, task: asyncio.Task[Any], error: BaseException
+        self, flight: Flight, task: asyncio.Task[Any], error: BaseException, reading: Reading
     ) -> BaseException | None:
         """End a call whose tool raised; what to raise instead, or None for the same."""
         engine = self._engine
@@ -259,10 +286,12 @@ class LocalRunner:
         if isinstance(error, CancelledError):
             if settled and not outer:
                 return self._close(flight)
-            engine.finish(flight, Ending.CANCELLED if outer else Ending.FAILED)
+            engine.finish(flight, reading.of_cancel() if outer else Ending.FAILED)
             return None
         if isinstance(error, Exception):
-            return self._close(flight) if settled else engine.finish(flight, Ending.FAILED)
+            if settled:
+                return self._close(flight)
+            return engine.finish(flight, reading.of_error(error))
         closed = isinstance(error, GeneratorExit)  # the others end programs, and must pass
         engine.finish(flight, Ending.CANCELLED if closed else Ending.FAILED)
         return None
@@ -279,19 +308,25 @@ class LocalRunner:
             return refusals.timed_out(lane, flight.request_id, elapsed_ns)
         return refusals.plain(CallCanceled, lane, flight.request_id)
 
-    def _check_output(self, flight: Flight, result: Any) -> CallgateError | None:
-        """Measure a result if a limit asks for it; the error if it is too large."""
-        ceiling = flight.lane.spec.max_output_bytes
-        if ceiling is None:
-            return None
-        size = flight.bytes_out = screen.measure(result)
-        if size is not None and size <= ceiling.limit:
-            return None
-        error = refusals.output_too_large(flight.lane, flight.request_id, ceiling, size)
-        if not ceiling.shadow:
-            return error
-        self._engine.would_deny(flight, error)
+
+def check_output(
+    engine: Engine, flight: Flight, result: Any, measure: Callable[[Any], int | None]
+) -> CallgateError | None:
+    """Measure a result if a limit asks for that; return the error if it is too large."""
+    ceiling = flight.lane.spec.max_output_bytes
+    if ceiling is None:
         return None
+    try:
+        size = flight.bytes_out = measure(result)
+    except Exception:  # noqa: BLE001  # whose size nobody can tell may be too large
+        size = None
+    if size is not None and size <= ceiling.limit:
+        return None
+    error = refusals.output_too_large(flight.lane, flight.request_id, ceiling, size)
+    if not ceiling.shadow:
+        return error
+    engine.would_deny(flight, error)
+    return None
 
 
 def _wake(flight: Flight) -> None:

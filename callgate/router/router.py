@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio import get_running_loop
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=ToolFunction)
 
+ANOTHER_LOOP = (
+    "the router runs on another event loop; make a router for each loop, or call on the router's:"
+    " asyncio.run_coroutine_threadsafe(…, loop)"
+)
 CLOSE_GRACE_S = 5.0
 """How long calls that were cancelled by the end of `async with` may take to stop."""
 
@@ -133,6 +138,7 @@ class Router:
 
     async def call(self, call: ToolCall) -> Any:
         """Run a registered tool: its result, its own exception, or a `CallgateError`."""
+        self._check_loop()
         now_ns = monotonic_ns()
         parent = CURRENT.get()
         lane = self._known.get((call.caller, call.agent, call.tool))  # type: ignore[arg-type]
@@ -159,12 +165,14 @@ class Router:
 
     async def guard(self, call: ToolCall, handler: Callable[[], Awaitable[Any]]) -> Any:
         """Run any `async def handler()` under the limits of the tool that `call` names."""
+        self._check_loop()
         guards = self.guards
         flight = guards.admit(call) or await guards.admit_unpaid(call)
         return await guards.work(flight, handler)
 
     def submit(self, call: ToolCall) -> Job:
         """Start a call: admitted, queued or refused now; the work runs in a task of its own."""
+        self._check_loop()
         now_ns = monotonic_ns()
         parent = CURRENT.get()
         lane = self._lane(call, parent, now_ns)
@@ -302,6 +310,11 @@ class Router:
     def list_tools(self, agent: str, tools: Iterable[str]) -> None:
         """An agent says which tools it has: each gets counters of its own and may be named."""
         self._lanes.declare(agent, tools)
+
+    def _check_loop(self) -> None:
+        """Raise on a loop that is not the router's: no timeout and no turn would reach the call."""
+        if get_running_loop() is not self._loop and self._loop is not None:
+            raise RuntimeError(ANOTHER_LOOP)
 
     def _lane(self, call: ToolCall, parent: Flight | None, now_ns: int) -> Lane:
         if not self._lets_in:

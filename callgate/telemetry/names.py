@@ -39,7 +39,9 @@ SPAN_ATTRIBUTES: Final = frozenset(
 """All that we ever put on a span. Arguments, results and messages are not among them."""
 
 OK: Final = "ok"
-"""The outcome of a call that returned; every other outcome is an error's code."""
+"""The outcome of a call that returned; every other outcome but `SUSPENDED` is an error's code."""
+SUSPENDED: Final = "tool.suspended"
+"""The outcome of a call that asks a person and goes on later: neither an answer nor an error."""
 OTHER: Final = "other"
 """Stands for a name that may not be shown."""
 NO_SCOPE: Final = "none"

@@ -59,7 +59,7 @@ class CallSpan:
     def end(self, code: str) -> None:
         """Say how the call ended; one that is borrowed is ended by whoever made it."""
         self.otel.set_attribute(names.OUTCOME, code)
-        if code != names.OK:
+        if code not in {names.OK, names.SUSPENDED}:
             self.otel.set_attribute(names.ERROR_TYPE, code)
             self.otel.set_status(trace.StatusCode.ERROR)
         if not self.borrowed:
@@ -97,6 +97,9 @@ def start(
     current = trace.get_current_span()
     if _is_fresh_mcp_span(current):
         current.set_attributes(attributes)
+        # FastMCP names its span only when the call gets as far as the tool.
+        if tool is not None and getattr(current, "name", None) == names.MCP_TOOL_SPAN:
+            current.update_name(f"{names.MCP_TOOL_SPAN} {tool}")
         return CallSpan(current)
     context = otel_context.get_current()
     if carrier is not None:

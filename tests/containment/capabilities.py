@@ -59,6 +59,7 @@ LACKS: dict[str, Callable[[Host], str]] = {
     "tmpfs": lambda host: "" if host.tmpfs.present else host.tmpfs.reason,
     "seccomp": lambda host: host.seccomp.reason,
     "landlock": lambda host: "" if host.landlock_abi >= SCOPE_ABI else "too old, or none",
+    "landlock_files": lambda host: "" if host.landlock_abi else "this kernel has none",
     "cgroup": _controllers,
     "cgroup_v2": lambda host: "" if host.cgroups.v2 is not None else "no v2 group of ours",
     "exit_status": _forgets,
@@ -77,3 +78,9 @@ def need(*names: str) -> None:
             pytest.fail(f"{name} is required here and missing: {why}")
         if why:
             pytest.skip(f"{name}: {why}")
+
+
+def is_of_an_agent(uid: int) -> bool:
+    """Whether an agent in a sandbox may be this user: one of many if we are root, else ours."""
+    first, count = this_host().uids or (0, 0)
+    return first <= uid < first + count if os.getuid() == 0 else uid == os.getuid()

@@ -29,8 +29,11 @@ async def launcher(root: Path) -> AsyncIterator[LocalLauncher]:
 
 
 @pytest.fixture
-def sandbox() -> None:
-    need("bwrap", "seccomp", "landlock", "tmpfs")
+def sandbox(request: pytest.FixtureRequest) -> None:
+    """Need what the test's level needs; without a parameter `level`, what every level needs."""
+    call = getattr(request.node, "callspec", None)
+    level = "strict" if call is None else call.params.get("level", "strict")
+    need("bwrap", "seccomp", "tmpfs", "landlock_files" if level == "standard" else "landlock")
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from callgate.launcher import LaunchRefused
 from callgate.launcher.host.cgroup_site import SELF
 from callgate.launcher.plan.bwrap import SCOPE_ABI
 from tests.containment.agents import MIB, close, next_id, run, spec
-from tests.containment.capabilities import this_host
+from tests.containment.capabilities import is_of_an_agent, this_host
 
 if TYPE_CHECKING:
     from callgate.launcher import LocalLauncher
+    from callgate.model import Level
 
 
 def test_callgate_steps_aside_in_its_own_group_and_gets_every_controller() -> None:
@@ -86,7 +87,9 @@ except OSError as error:
     out = os.read(started.stdout, 100)
     close(started)
 
-    assert (stopped.reason, out) == ("exited", b"Read-only file system False 65534\n")
+    *said, user = out.decode().split()
+    assert (stopped.reason, said) == ("exited", ["Read-only", "file", "system", "False"])
+    assert is_of_an_agent(int(user))
     assert started.effective["namespaces"].status == "enforced"
     assert started.effective["landlock"].status == "absent"
 
@@ -105,14 +108,17 @@ except OSError as error:
     close(started)
 
     assert this_host().landlock_abi < SCOPE_ABI
-    assert (stopped.reason, out) == ("exited", b"Read-only file system False 65534\n")
+    *said, user = out.decode().split()
+    assert (stopped.reason, said) == ("exited", ["Read-only", "file", "system", "False"])
+    assert is_of_an_agent(int(user))
     assert started.effective["landlock"].status == "enforced"
 
 
-async def test_an_old_landlock_is_too_little_for_strict_which_says_so(
-    launcher: LocalLauncher,
+@pytest.mark.parametrize("level", ["strict", "network"])
+async def test_an_old_landlock_is_too_little_for_other_levels_which_say_so(
+    launcher: LocalLauncher, level: Level
 ) -> None:
     with pytest.raises(LaunchRefused) as refused:
-        await launcher.launch(spec("pass", level="strict"), run_id=next_id())
+        await launcher.launch(spec("pass", level=level), run_id=next_id())
 
     assert f"{SCOPE_ABI} is needed" in refused.value.gaps["landlock"]

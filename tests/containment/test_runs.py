@@ -292,10 +292,10 @@ async def test_a_workspace_that_is_only_watched_ends_the_run_when_it_is_full(
 ) -> None:
     code = """
 import os, time
-with open(os.path.join(os.environ["CALLGATE_WORKSPACE"], "big"), "wb") as file:
-    file.write(bytes(2 << 20))
-    file.flush()
-    time.sleep(60)
+for name in ("one", "other"):
+    with open(os.path.join(os.environ["CALLGATE_WORKSPACE"], name), "wb") as file:
+        file.write(bytes(1 << 20))
+time.sleep(60)
 """
     agent = spec(code, limits={"disk_bytes": MIB}, monitor_interval_ns=100_000_000)
     started = await launcher.launch(agent, run_id=next_id())

@@ -234,7 +234,8 @@ def test_a_full_workspace_is_no_space_for_the_command() -> None:
 def test_a_workspace_that_is_only_counted_ends_the_run() -> None:
     code = """
         import os, time
-        open(os.environ['CALLGATE_WORKSPACE'] + '/big', 'wb').write(bytes(20 * 2**20))
+        for name in ('/one', '/two', '/three'):
+            open(os.environ['CALLGATE_WORKSPACE'] + name, 'wb').write(bytes(7 * 2**20))
         time.sleep(50)
     """
 
@@ -277,10 +278,11 @@ def test_tcp_is_not_for_level_strict(port: str) -> None:
 def test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = tmp_path / "mark"
+    mark = tmp_path / "seen" / "mark"
+    mark.parent.mkdir()
     monkeypatch.setenv("PATH", "/nonexistent")  # no bwrap
 
-    ran = run("--mount", f"{tmp_path}:rw", "--", "/bin/sh", "-c", f": > {mark}")
+    ran = run("--mount", f"{mark.parent}:rw", "--", "/bin/sh", "-c", f": > {mark}")
 
     assert (ran.status, ran.answer["exit_code"]) == (125, None)
     assert ran.answer["error_class"] == "CAPABILITY_DENIED"

@@ -14,9 +14,11 @@ import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
+from callgate.launcher.host.cgroup import Group
 from callgate.launcher.local.local_run import _decode
 from callgate.launcher.local.run_resources import RunResources
 from callgate.launcher.local.warden_client import Exit
+from callgate.launcher.plan.cgroup_plan import Counters
 from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, LaunchSpec
 from tests.conftest import FULL
@@ -30,6 +32,7 @@ from tests.containment.agents import (
     run,
     spec,
 )
+from tests.containment.capabilities import need
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -298,6 +301,39 @@ async def test_a_closed_launcher_has_no_runs_left(tmp_path: Path) -> None:
         close(each)
     assert [each.state for each in runs] == ["stopped"] * 3
     assert descendants(os.getpid()) == []
+
+
+async def test_what_a_group_counted_before_anybody_looked_is_why_its_run_ended(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent may be killed before the launcher has heard that it runs."""
+    need("cgroup")
+    agent = spec("import os; os.kill(os.getpid(), 9)", limits={"memory_bytes": 64 << 20})
+    monkeypatch.setattr(Group, "counters", lambda _: Counters(oom_kills=1))
+
+    said = await run(launcher, agent)
+
+    assert (said.stopped.reason, said.stopped.state) == ("oom", "paused")
+
+
+async def test_every_one_of_many_that_run_out_of_memory_at_once_is_told_so(
+    launcher: LocalLauncher,
+) -> None:
+    need("cgroup")
+    at_once = asyncio.Semaphore(24)
+    agent = spec("b'x' * (200 << 20)", limits={"memory_bytes": 64 << 20})
+
+    async def one() -> str:
+        async with at_once:
+            started = await launcher.launch(agent, run_id=next_id())
+            stopped = await started.wait()
+            close(started)
+            await started.discard()
+            return stopped.reason
+
+    reasons = await asyncio.gather(*(one() for _ in range(1000 if FULL else 24)))
+
+    assert set(reasons) == {"oom"}
 
 
 def count_open() -> int:

@@ -9,14 +9,22 @@ import pytest
 
 from callgate.launcher.doctor import _weaker
 from callgate.launcher.plan import NOT_ASKED, LaunchPlan, Refusal, plan
-from callgate.launcher.plan.capabilities import Capability, Cgroups, Command, Host
+from callgate.launcher.plan.capabilities import (
+    UID_RANGES,
+    Capability,
+    Cgroups,
+    Command,
+    Host,
+    mapped_range,
+)
+from callgate.launcher.plan.launch_plan import Drop, WorkspacePlan
 from callgate.launcher.protocol import Effect, LaunchRefused, gaps_text
 from callgate.model import EnvSpec, LaunchSpec, MountSpec, ResourceLimits
 
 MIB = 1024 * 1024
 YES = Capability(True)
 ABLE = Host(
-    rlimits=("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE"),
+    rlimits=("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE"),
     cgroups=Cgroups(v2="/sys/fs/cgroup/own", v2_controllers=("memory", "cpu", "pids")),
     bwrap=YES,
     tmpfs=YES,
@@ -230,11 +238,84 @@ def test_a_workspace_is_in_memory_only_if_it_leaves_half_of_it(
     assert ("disk" in decided.kernel) is tmpfs
 
 
-def test_root_becomes_somebody_else_in_a_sandbox_only() -> None:
-    host = changed(ABLE, uid=0)
+def test_a_disk_that_nobody_wrote_is_lowered_to_half_of_the_memory_and_held() -> None:
+    usual = changed(limited(memory_bytes=512 * MIB, disk_bytes=1024 * MIB), level="standard")
 
-    assert planned(changed(CONTAINED, level="standard"), host).drop == 65534
+    lowered = planned(changed(usual, assumed=("memory", "disk")))
+    written = planned(changed(usual, assumed=("memory",)))
+    no_group = planned(changed(usual, assumed=("memory", "disk")), changed(ABLE, cgroups=Cgroups()))
+
+    assert lowered.workspace == WorkspacePlan(True, 256 * MIB, None)
+    assert lowered.effective["disk"] == Effect("enforced", "256 MiB, half of its memory")
+    assert lowered.limits(usual.limits).disk_bytes == 256 * MIB
+    for other in (written, no_group):
+        assert other.workspace == WorkspacePlan(False, 1024 * MIB, None)
+        assert other.effective["disk"].status == "degraded"
+        assert "half of its memory" in other.effective["disk"].reason
+
+
+def test_more_memory_does_not_take_the_default_workspace_from_a_paused_run() -> None:
+    usual = changed(limited(memory_bytes=64 * MIB, disk_bytes=1024 * MIB), level="standard")
+    usual = changed(usual, assumed=("disk",))
+    before = planned(usual)
+    more = planned(changed(usual, limits=changed(usual.limits, memory_bytes=256 * MIB)))
+
+    kept = more.in_workspace_of(before)
+
+    assert kept.workspace == before.workspace == WorkspacePlan(True, 32 * MIB, None)
+    assert kept.effective["disk"] == before.effective["disk"]
+    assert kept.cgroup == more.cgroup != before.cgroup
+    written = planned(changed(usual, limits=ResourceLimits(memory_bytes=MIB, disk_bytes=1024)))
+    assert written.in_workspace_of(before) == written
+
+
+def test_no_file_may_be_longer_than_a_workspace_that_is_only_watched() -> None:
+    watched = limited(disk_bytes=MIB)
+    floor = ("RLIMIT_FSIZE", MIB)
+
+    assert planned(watched).rlimits == (floor,)
+    assert planned(changed(watched, assumed=("disk",))).rlimits == ()
+    boxed = changed(watched, level="standard", limits=changed(watched.limits, memory_bytes=MIB))
+    assert planned(boxed).late_rlimits == (floor,)
+    assert planned(changed(boxed, limits=watched.limits)).late_rlimits == ()
+
+
+def test_root_becomes_one_of_many_in_a_sandbox_only() -> None:
+    host = changed(ABLE, uid=0, uids=(70_000, 10))
+
+    assert planned(changed(CONTAINED, level="standard"), host).drop == Drop((70_000, 10))
     assert planned(CONTAINED, host).drop is None
+    assert planned(changed(CONTAINED, level="standard")).drop is None
+
+
+@pytest.mark.parametrize("level", ["strict", "standard"])
+def test_what_writes_to_a_mount_is_the_same_user_each_time_and_told_so(level: Any) -> None:
+    host = changed(ABLE, uid=0)
+    mounts = (MountSpec("/srv/a", read_only=False),)
+
+    decided = planned(changed(CONTAINED, level=level, mounts=mounts), host)
+
+    assert decided.drop is not None
+    assert decided.drop.shared is (level == "standard")
+    assert ("together" in decided.effective["uid_drop"].reason) is decided.drop.shared
+
+
+def test_a_user_namespace_without_uids_for_runs_is_a_gap() -> None:
+    host = changed(ABLE, uid=0, uids=None)
+
+    assert gaps(changed(CONTAINED, level="standard"), host).keys() == {"uid_drop"}
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "found"),
+    [
+        ("         0          0 4294967295\n", UID_RANGES[0]),
+        ("0 1000 1\n1 100000 65535\n", UID_RANGES[1]),
+        ("0 1000 1\n", None),
+    ],
+)
+def test_uids_of_runs_are_those_that_are_mapped_here(uid_map: str, found: Any) -> None:
+    assert mapped_range(uid_map) == found
 
 
 def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_reach() -> None:
@@ -242,7 +323,7 @@ def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_re
     spec = changed(CONTAINED, level="standard", allow_degraded=True)
     hidden = Command("/hidden/agent", open=False)
 
-    assert planned(spec, host).drop == 65534
+    assert planned(spec, host).drop == Drop(UID_RANGES[0])
     assert planned(spec, host, hidden).drop is None
     assert planned(spec, host, hidden).effective["uid_drop"].status == "absent"
 

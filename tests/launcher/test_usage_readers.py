@@ -14,16 +14,19 @@ import pytest
 
 from callgate.launcher.host.cgroup import Group
 from callgate.launcher.host.process_tree import descendants
-from callgate.launcher.local import usage_readers
+from callgate.launcher.local import usage_readers, workspace_usage
 from callgate.launcher.local.limit_check import Sample
 from callgate.launcher.local.usage_readers import (
-    Uncountable,
     UsageReader,
-    Workspace,
     count_connections,
+    read_processes,
+)
+from callgate.launcher.local.workspace_usage import (
+    Uncountable,
+    Workspace,
+    count_deleted,
     count_workspace,
     filesystem_use,
-    read_processes,
 )
 from callgate.model import Usage
 
@@ -247,11 +250,68 @@ def test_a_workspace_that_cannot_be_counted_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").touch()
-    monkeypatch.setattr(usage_readers, "WALK_TIMEOUT_NS", -1)
+    monkeypatch.setattr(workspace_usage, "WALK_TIMEOUT_NS", -1)
 
     assert Workspace(tmp_path).read() is None
     look = UsageReader(list, disk=Workspace(tmp_path).read).read()
     assert look.uncounted == {"disk", "files"}
+
+
+HOLDERS = {
+    "open": "held = open('f', 'wb'); held.write(data); held.flush(); os.unlink('f')",
+    "without a name": "held = os.open('.', os.O_TMPFILE | os.O_RDWR); os.write(held, data)",
+    "twice": "held = open('f', 'wb'); held.write(data); os.unlink('f'); os.dup(held.fileno())",
+    "mapped": """
+with open('f', 'w+b') as file:
+    file.write(data); file.flush(); os.unlink('f'); held = mmap.mmap(file.fileno(), len(data))""",
+    "by a thread with descriptors of its own": """
+def hold():
+    libc.unshare(0x400)  # CLONE_FILES
+    held = open('f', 'wb'); held.write(data); held.flush(); os.unlink('f'); done()
+    time.sleep(600)
+threading.Thread(target=hold).start(); time.sleep(600)""",
+    "by a thread that outlives the first": """
+def hold():
+    held = open('f', 'wb'); held.write(data); held.flush(); os.unlink('f')
+    while ') Z ' not in open(f'/proc/{os.getpid()}/stat').read(): pass
+    done(); time.sleep(600)
+threading.Thread(target=hold).start(); libc.pthread_exit(None)""",
+}
+
+
+@linux
+@pytest.mark.parametrize("how", HOLDERS)
+def test_a_deleted_file_counts_as_long_as_anything_holds_it(tmp_path: Path, how: str) -> None:
+    code = f"""
+import ctypes, mmap, os, threading, time
+libc = ctypes.CDLL(None)
+data = bytes({MIB})
+def done(): print(flush=True)
+{HOLDERS[how]}
+done(); time.sleep(600)
+"""
+    device = tmp_path.stat().st_dev
+    with subprocess.Popen(
+        [sys.executable, "-ISc", code], stdout=subprocess.PIPE, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        held = count_deleted([process.pid], device, later())
+        with pytest.raises(Uncountable):
+            count_deleted([process.pid], device, time.monotonic_ns() - 1)
+        process.kill()
+
+    assert MIB <= held < 2 * MIB
+    assert count_workspace(tmp_path, later()) == (0, 0)
+
+
+@linux
+def test_a_deleted_file_elsewhere_is_not_of_the_workspace(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir="/dev/shm") as elsewhere:  # another device
+        elsewhere.write(bytes(MIB))
+        elsewhere.flush()
+
+        assert count_deleted([os.getpid()], tmp_path.stat().st_dev, later()) == 0
 
 
 @linux

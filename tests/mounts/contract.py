@@ -10,9 +10,9 @@ What a runtime cannot do stands in its record, claim → reason. The tests of su
 same and must fail, so that no reason outlives its cause; `docs/mounts/index.md` shows it. A finding
 that is known and not yet repaired stands beside it, in `findings`, and is treated likewise.
 
-A new claim is a member of `Claim` with its tests. Two gates in one agent: `connect` one router
-inside of another's tools. Another event loop: `asyncio.run(session.call(...))` in a thread. A call
-that is suspended: a tool of `Tools` that asks, and a method of `Session` that answers.
+A new claim is a member of `Claim` with its tests. An adapter is given another router as `second`
+for a second gate around the same tools. A runtime that can ask a person has a session with two
+more methods, `suspend` and `resume` (see `Asking`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import enum
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -58,6 +58,9 @@ class Claim(enum.Enum):
     FAILED = "a tool's own failure passes and is recorded as one"
     CALLER = "a name or a function says who calls"
     FAULT = "a fault of callgate lets nothing through"
+    SUSPENDED = "a call that asks a person is suspended, frees its slot, and can be resumed"
+    TWO_GATES = "two gates in one agent both count a call, and either may refuse it"
+    ANOTHER_LOOP = "a call on another event loop than the router's is refused, with what to do"
     CANARY = "arguments and results reach no record, no log and no refusal"
 
 
@@ -72,6 +75,17 @@ class Session(Protocol):
 
     async def cancel(self, call: asyncio.Task[str]) -> None:
         """Cancel a running `call` in the runtime's own way."""
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A session of a runtime that can ask a person in the middle of a tool."""
+
+    async def suspend(self) -> None:
+        """Have the agent call the tool `ask`, which asks a person; return when the run pauses."""
+
+    async def resume(self) -> str:
+        """Answer yes; return what the model reads of the tool."""
 
 
 class Adapter(Protocol):
@@ -146,6 +160,7 @@ agents:
       PREFIXslow: {timeout: 50ms}
       PREFIXslow_sync: {timeout: 50ms, concurrency: 1}
       PREFIXsmall: {max_input_bytes: 64}
+      PREFIXask: {concurrency: 1}
       PREFIXsized: {max_output_bytes: 4096}
       "PREFIXdelete_*": deny
 audit: {path: PATH}
@@ -165,14 +180,14 @@ class Stage:
 
     @asynccontextmanager
     async def open(
-        self, mode: str = "enforce", *, queue: int = 0, caller: Any = "alice"
+        self, mode: str = "enforce", *, queue: int = 0, caller: Any = "alice", **gate: Any
     ) -> AsyncIterator[Session]:
         """Start a router, and connect to an agent under it; bounded."""
         policy = POLICY.replace("PREFIX", self.runtime.prefix).replace("QUEUE", str(queue))
         async with (
             asyncio.timeout(6 * PATIENCE_S),
             self.desk.router(mode, policy) as self.router,
-            self.runtime.connect(self.router, self.tools, caller=caller) as session,
+            self.runtime.connect(self.router, self.tools, caller=caller, **gate) as session,
         ):
             failure: AssertionError | TimeoutError | None = None
             try:

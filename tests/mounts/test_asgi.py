@@ -37,7 +37,7 @@ async def test_an_admitted_call_passes_with_its_answer(
 
     assert exchange.answer["result"]["content"][0]["text"] == "x"
     assert app.bodies == [body]
-    assert desk.events() == [("admitted", None), ("completed", None)]
+    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
 
 
 async def test_events_pass_as_they_come_and_the_answer_after_its_record(
@@ -752,7 +752,8 @@ async def test_answers_are_asked_for_uncompressed(desk: Desk) -> None:
         mounted = CallgateASGI(app, router, agent="web")
         await Exchange(mounted, call("echo"), accept_encoding="gzip", accept="x").run()
 
-    assert seen == [[(b"accept", b"x")]]
+    assert seen[-1] == [(b"accept", b"x")]
+    assert all(name != b"accept-encoding" for headers in seen for name, _ in headers)
 
 
 class User:
@@ -774,3 +775,82 @@ class TokenUser(User):
 )
 def test_an_authenticated_user_is_the_caller(user: Any, expected: str | None) -> None:
     assert user_caller({"user": user}) == expected
+
+
+class Moved:
+    """An application that answers at `/mcp/`, and redirects what is sent to `/mcp`."""
+
+    def __init__(self, app: Application, location: str, *, reads: bool = False) -> None:
+        self._app = app
+        self._location = location
+        self._reads = reads
+        self.redirects = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/mcp/":
+            await self._app(scope, receive, send)
+            return
+        if self._reads:
+            await receive()
+        self.redirects += 1
+        headers = [(b"location", self._location.encode()), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 307, "headers": headers})
+        await send({"type": "http.response.body"})
+
+
+@pytest.mark.parametrize("location", ["/mcp/", "http://here/mcp/"])
+async def test_a_redirect_to_the_same_path_with_a_slash_is_one_call(
+    desk: Desk, tools: Tools, location: str
+) -> None:
+    async with desk.router() as router:
+        app = CallgateASGI(Moved(Application(tools), location), router, agent="web")
+        first = await Exchange(app, call("limited"), host="here").run()
+        second = await Exchange(app, call("limited"), path="/mcp/", host="here").run()
+
+    assert first.answer["result"]["content"][0]["text"] == "done"
+    assert second.code == "limit.rate"
+    assert tools.calls == ["limited"]
+    assert [event for event, _ in desk.events()] == ["admitted", "completed", "denied"]
+
+
+@pytest.mark.parametrize(
+    ("location", "reads"),
+    [
+        ("http://elsewhere/mcp/", False),
+        ("/other/", False),
+        ("/mcp/?x=1", False),
+        ("/mcp/", True),  # it has the call, and may have run the tool
+    ],
+)
+async def test_any_other_redirect_is_the_clients_to_follow(
+    desk: Desk, tools: Tools, location: str, reads: bool
+) -> None:
+    async with desk.router() as router:
+        app = CallgateASGI(Moved(Application(tools), location, reads=reads), router, agent="web")
+        exchange = await Exchange(app, call("limited"), host="here").run()
+
+    assert exchange.status == 307
+    assert tools.calls == []
+
+
+async def test_the_tools_are_asked_for_again_after_a_caller_who_may_not_list(
+    desk: Desk, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Private(Application):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if (b"authorization", b"yes") in scope["headers"]:
+                await super().__call__(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body"})
+
+    monkeypatch.setattr("callgate.mounts.common.LEARN_AGAIN_NS", 0)
+    private = Private(tools)
+    async with desk.router() as router:
+        app = CallgateASGI(private, router, agent="web")
+        await Exchange(app, call("echo", text="x")).run()
+        for _ in range(3):
+            await Exchange(app, call("echo", text="x"), authorization="yes").run()
+
+    assert [name for _, name in desk.events()] == [None, None, *["echo"] * 6]
+    assert private.lists == 1

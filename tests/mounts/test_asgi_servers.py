@@ -134,6 +134,33 @@ async def test_a_server_without_sessions_is_guarded(desk: Desk, tools: Tools, er
 
 
 @ERAS
+@FORMS
+async def test_a_call_before_any_list_is_named(
+    desk: Desk,
+    tools: Tools,
+    era: str,
+    json: bool,  # noqa: FBT001
+) -> None:
+    async with connected(desk, tools, era, json_response=json) as (_, client):
+        await ask(client, "echo", text="x")
+
+    assert desk.events() == [("admitted", "echo"), ("completed", "echo")]
+
+
+@ERAS
+async def test_a_path_that_a_framework_redirects_is_counted_once(
+    desk: Desk, tools: Tools, era: str
+) -> None:
+    async with connected(desk, tools, era, streamable_http_path="/mcp/") as (_, client):
+        passed = await ask(client, "limited")
+        refused = await ask(client, "limited")
+
+    assert passed.content[0].text == "done"
+    assert code_of(refused) == "limit.rate"
+    assert [event for event, _ in desk.events()] == ["admitted", "completed", "denied"]
+
+
+@ERAS
 async def test_fastmcps_application_is_guarded(desk: Desk, tools: Tools, era: str) -> None:
     fastmcp = pytest.importorskip("fastmcp", reason="fastmcp is not installed")
     server = fastmcp.FastMCP("web")

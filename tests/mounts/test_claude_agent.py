@@ -171,6 +171,26 @@ async def test_claude_code_does_not_ask_for_tools_that_are_not_there(
     assert desk.records() == []
 
 
+SIZED = CLAUDES_POLICY.replace("tools:\n", "tools:\n      Bash: {max_output_bytes: 2048}\n")
+
+
+@with_claude_code
+@pytest.mark.parametrize("times", [1, 9_000])
+async def test_an_answer_of_claude_codes_own_tool_can_be_withheld(
+    desk: Desk, tools: Tools, times: int
+) -> None:
+    async with Scene(desk, tools) as scene:
+        await scene.router.reload(desk.router(text=SIZED).policy)
+        command = f"head -c {times} /dev/zero | tr '\\0' y"
+        (answer,) = await scene.session.run(
+            [("Bash", {"command": command})], allowed_tools=["Bash"]
+        )
+
+    assert ("at most 2048 are allowed" in answer) == (times > 1)
+    assert ("y" * times in answer) == (times == 1)
+    assert desk.events()[-1] == ("failed" if times > 1 else "completed", "Bash")
+
+
 # The rest asks the hooks themselves, as the SDK does.
 
 
@@ -355,7 +375,8 @@ async def test_more_calls_than_can_be_held_are_refused(
         await asked.reason("echo", "1")
         refused = await asked.reason("echo", "2")
 
-    assert refused == "callgate failed inside and refused the call"
+    assert refused is not None
+    assert refused.startswith("callgate failed inside and refused the call: ")
     assert "have not come back" in caplog.text
 
 
@@ -395,8 +416,9 @@ async def test_a_router_that_is_not_running_refuses(
 ) -> None:
     refused = await Asked(desk.router()).reason("echo")
 
-    assert refused == "callgate failed inside and refused the call"
-    assert "another loop" in caplog.text
+    assert refused is not None
+    assert refused.startswith("callgate failed inside and refused the call: ")
+    assert "not running" in caplog.text
 
 
 def test_a_hold_has_a_bound(desk: Desk) -> None:
@@ -410,3 +432,21 @@ def test_the_example_runs() -> None:
 
     assert (first, third) == ("a page about owls", "done")
     assert "rate limit of tool claude/mcp__web__search reached: 1/hour; try again in" in second
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"filenames": [f"{number}.txt" for number in range(1_000)]},
+        {"type": "image", "file": {"base64": "b3ds" * 1_000}},
+        ["y" * 3] * 1_000,
+    ],
+)
+async def test_an_answer_that_cannot_be_replaced_stops_the_agent(desk: Desk, answer: Any) -> None:
+    async with desk.router(text=SIZED) as router:
+        asked = Asked(router)
+        assert await asked.reason("Bash") is None
+        said = await asked.ask("PostToolUse", "Bash", tool_response=answer)
+
+    assert said["continue_"] is False
+    assert "at most 2048 are allowed" in said["stopReason"]

@@ -10,7 +10,10 @@ import anyio.to_thread
 import pytest
 
 from callgate import CallgateError, RateLimited, ToolCall
+from callgate.mounts import common
 from callgate.mounts.common import MAX_DECLARED, Mount, missing_extra
+from callgate.router.flight import Ending
+from callgate.router.local import Reading
 from tests.canary import canaries, leaks
 from tests.mounts.conftest import PATIENCE_S, is_idle, until
 
@@ -24,6 +27,7 @@ version: 1
 agents: {web: {tools: {"*": {max_output_bytes: 64}}}}
 audit: {path: PATH}
 """
+FAILS = Reading(lambda result: Ending.FAILED if "bad" in result else Ending.COMPLETED)
 ISOLATED = pytest.mark.parametrize(
     "policy",
     [SMALL, SMALL.replace("64}", "64, isolate: task}")],
@@ -112,7 +116,7 @@ async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
 ) -> None:
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("bad"), code, failed=lambda result: result == "bad"
+            "echo", {}, None, lambda: tools.echo("bad"), code, reading=FAILS
         )
 
     assert answer == "bad"
@@ -121,12 +125,12 @@ async def test_a_result_that_reports_a_failure_is_returned_and_audited_as_one(
 
 @ISOLATED
 async def test_a_fault_in_telling_a_failure_is_ours(desk: Desk, tools: Tools, policy: str) -> None:
-    def look(result: Any) -> bool:
+    def look(result: Any) -> Ending:
         raise ValueError(result)
 
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("x"), code, failed=look
+            "echo", {}, None, lambda: tools.echo("x"), code, reading=Reading(look)
         )
         await until(lambda: is_idle(router))
 
@@ -140,12 +144,63 @@ async def test_a_failure_that_is_too_large_is_not_returned(
 ) -> None:
     async with desk.router(text=policy) as router:
         answer = await Mount(router, "web").run(
-            "echo", {}, None, lambda: tools.echo("bad" * 64), code, failed=lambda _: True
+            "echo", {}, None, lambda: tools.echo("bad" * 64), code, reading=FAILS
         )
         await until(lambda: is_idle(router))
 
     assert answer == "limit.output_bytes"
     assert desk.records()[-1]["code"] == "limit.output_bytes"
+
+
+async def test_nothing_is_measured_unless_a_limit_asks_for_it(desk: Desk, tools: Tools) -> None:
+    def measure(_: Any) -> int:
+        raise AssertionError
+
+    async with desk.router() as router:
+        mount = Mount(router, "web")
+        reading = Reading(measure=measure)
+        answer = await mount.run("echo", {}, None, lambda: tools.echo("x"), code, reading=reading)
+
+    assert answer == "x"
+
+
+class AskedError(Exception):
+    """Raised to ask a person."""
+
+
+@ISOLATED
+async def test_what_asks_a_person_passes_and_its_call_is_suspended(desk: Desk, policy: str) -> None:
+    async def ask() -> None:
+        raise AskedError
+
+    async with desk.router(text=policy) as router:
+        mount = Mount(router, "web")
+        mount.declare(["ask"])
+        with pytest.raises(AskedError):
+            await mount.run("ask", {}, None, ask, code, reading=Reading(suspends=(AskedError,)))
+        await until(lambda: is_idle(router))
+
+    assert desk.events() == [("admitted", "ask"), ("suspended", "ask")]
+    assert [desk.records()[-1][key] for key in ("severity", "outcome", "code")] == [
+        "info",
+        "unknown",
+        "tool.suspended",
+    ]
+
+
+@ISOLATED
+async def test_a_suspended_call_keeps_its_charge(desk: Desk, policy: str) -> None:
+    async def ask() -> None:
+        raise AskedError
+
+    limited = policy.replace("max_output_bytes: 64", "max_output_bytes: 64, rate: 1/hour")
+    reading = Reading(suspends=(AskedError,))
+    async with desk.router(text=limited) as router:
+        mount = Mount(router, "web")
+        with pytest.raises(AskedError):
+            await mount.run("ask", {}, None, ask, code, reading=reading)
+
+        assert await mount.run("ask", {}, None, ask, code, reading=reading) == "limit.rate"
 
 
 async def test_a_decision_of_the_router_goes_to_refuse(desk: Desk, tools: Tools) -> None:
@@ -365,14 +420,25 @@ async def test_the_runtime_is_asked_for_its_tools_once(desk: Desk) -> None:
         assert mount._declared == {"echo"}
 
 
-async def test_a_runtime_that_cannot_list_its_tools_is_asked_no_more(desk: Desk) -> None:
+async def test_a_runtime_that_did_not_list_its_tools_is_asked_again_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
     async def names() -> list[str]:
+        nonlocal asked
+        asked += 1
         raise ValueError(SECRET.secret)
 
     async with desk.router() as router:
         mount = Mount(router, "web")
         await mount.learn(names)
+        await mount.learn(names)
+        at_first = asked
+        monkeypatch.setattr(common, "monotonic_ns", lambda: 1 << 62)
+        await mount.learn(names)
 
+        assert (at_first, asked) == (1, 2)
         assert mount._declared == set()
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import CALLERS, is_idle, until
-from tests.mounts.contract import INSIDE, Claim, Stage, outcome, running
+from tests.mounts.conftest import CALLERS, PATIENCE_S, Desk, is_idle, until
+from tests.mounts.contract import INSIDE, Asking, Claim, Stage, outcome, running
 from tests.mounts.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from tests.mounts.conftest import Desk, Tools
+    from tests.mounts.conftest import Tools
 
 SECRET = canaries(1)[0]
 
@@ -216,6 +217,65 @@ async def test_a_tools_own_failure_passes_and_is_recorded_as_one(stage: Stage) -
     assert stage.runtime.failure in answer
     assert stage.events() == [("admitted", "fail"), ("failed", "fail")]
     assert stage.code() == "tool.failed"
+
+
+@claim(Claim.SUSPENDED)
+async def test_a_call_that_asks_a_person_is_suspended_and_resumed(stage: Stage) -> None:
+    async with stage.open() as session:
+        assert isinstance(session, Asking)
+        async with asyncio.timeout(PATIENCE_S):
+            await session.suspend()
+            idle = is_idle(stage.router)
+            asked = stage.desk.records()
+            answer = await session.resume()
+
+    assert idle
+    assert "a person says yes" in answer
+    assert (asked[-1]["outcome"], asked[-1]["code"]) == ("unknown", "tool.suspended")
+    assert stage.events() == [
+        ("admitted", "ask"),
+        ("suspended", "ask"),
+        ("admitted", "ask"),
+        ("completed", "ask"),
+    ]
+
+
+SECOND = """
+version: 1
+agents: {web: {tools: {"*echo": {rate: 1/hour}}}}
+audit: {path: PATH}
+"""
+
+
+@claim(Claim.TWO_GATES)
+async def test_two_gates_in_one_agent_both_count_and_either_may_refuse(
+    stage: Stage, tmp_path: Path
+) -> None:
+    other = Desk(tmp_path / "second")
+    async with other.router(text=SECOND) as second, stage.open(second=second) as session:
+        passed = await session.call("echo", text="an owl")
+        refused = await session.call("echo", text="an owl")
+
+    name = f"web/{stage.runtime.prefix}echo"
+    assert "an owl" in passed
+    assert "an owl" not in refused
+    assert f"rate limit of tool {name} reached: 1/hour" in refused
+    assert stage.tools.calls == ["echo"]
+    assert [event for event, _ in other.events()] == ["admitted", "completed", "denied"]
+    assert stage.events()[:2] == [("admitted", "echo"), ("completed", "echo")]
+
+
+@claim(Claim.ANOTHER_LOOP)
+async def test_a_call_on_another_loop_is_refused_and_told_what_to_do(stage: Stage) -> None:
+    async def elsewhere() -> str:
+        async with stage.runtime.connect(stage.router, stage.tools, caller="alice") as session:
+            return await outcome(session.call("echo", text="an owl"))
+
+    async with stage.open():
+        answer = await asyncio.to_thread(asyncio.run, elsewhere())
+
+    assert "the router runs on another event loop; make a router for each loop" in answer
+    assert stage.tools.calls == []
 
 
 @CALLERS

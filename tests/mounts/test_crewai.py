@@ -309,6 +309,30 @@ async def test_a_hook_on_the_routers_own_loop_refuses_at_once(
     assert "own loop" in caplog.text
 
 
+@pytest.mark.parametrize("part", ["internal_error", "check_loop"])
+async def test_a_fault_in_what_tells_faults_runs_nothing(
+    desk: Desk,
+    tools: Tools,
+    functions: Functions,
+    installed: Installed,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError(SECRET.secret)
+
+    async with desk.router() as router:
+        installed(router)
+        monkeypatch.setattr("callgate.mounts.common.Mount.internal_error", fails)
+        monkeypatch.setattr(f"callgate.mounts.common.Mount.{part}", fails)
+        monkeypatch.setattr("callgate.mounts.common.Mount.caller_of", fails)
+        read = await Crew(functions.all(), [("echo", '{"text": "x"}')]).run()
+
+    assert "callgate failed inside and refused the call" in read
+    assert SECRET.secret not in read
+    assert tools.calls == []
+
+
 def test_the_example_runs() -> None:
     said = output_of("mount_crewai", strict=False)
 

@@ -4,12 +4,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
 from callgate import (
     CallCanceled,
     CallgateError,
     CallTimedOut,
     InputTooLarge,
+    OutputTooLarge,
     RateLimited,
 )
 from callgate.errors import InternalError
@@ -276,3 +278,61 @@ def test_the_example_says_what_it_shows() -> None:
     assert passed == "a page about owls"
     assert limited.startswith("limit.rate: ")
     assert late == "limit.timeout: db/query did not answer in time: 50 ms"
+
+
+class Page(BaseModel):
+    title: str
+
+
+@pytest.mark.parametrize("times", [1, 2_000])
+async def test_a_model_is_measured_as_its_json(desk: Desk, times: int) -> None:
+    async def sized() -> Page:
+        return Page(title="owl" * times)
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        call = guarded(router, agent="web")(sized)
+        if times == 1:
+            assert (await call()).title == "owl"
+        else:
+            with pytest.raises(OutputTooLarge):
+                await call()
+
+
+async def test_a_result_that_has_no_size_is_withheld_and_the_call_has_an_end(desk: Desk) -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    async def sized() -> Odd:
+        return Odd()
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    async with desk.router(text=policy) as router:
+        with pytest.raises(OutputTooLarge, match="cannot be measured"):
+            await guarded(router, agent="web")(sized)()
+        assert is_idle(router)
+
+    assert desk.records()[-1]["code"] == "limit.output_bytes"
+
+
+async def test_on_another_loop_nothing_runs_and_nothing_waits(desk: Desk, tools: Tools) -> None:
+    """A timeout would not fire there, and a queued call would wait for ever."""
+    policy = POLICY.replace("web:\n", "web:\n    queue: 4\n")
+    async with desk.router(text=policy) as router:
+        single = guarded(router, agent="web", name="single")
+
+        async def block() -> None:
+            async with guarded(router, agent="web", name="single"):
+                tools.calls.append("block")
+
+        running = asyncio.create_task(single(tools.single)())
+        await until(tools.started.is_set)
+        for elsewhere in (single(tools.single), single(tools.slow_sync), block):
+            with pytest.raises(InternalError, match=r"another event loop; make a router for each"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
+        tools.free.set()
+        await running
+
+    assert tools.calls == ["single"]
+    assert desk.events() == [("admitted", "single"), ("completed", "single")]

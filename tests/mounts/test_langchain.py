@@ -12,16 +12,17 @@ import anyio.from_thread
 import pytest
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import PATIENCE_S, until
+from tests.mounts.conftest import PATIENCE_S, POLICY, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("langchain", reason="langchain is not installed")
 
+from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
@@ -85,6 +86,9 @@ async def test_a_tool_that_is_not_there_is_the_runtimes_to_report(desk: Desk, to
     assert leaks([SECRET], desk.everything()) == {}
 
 
+ASKED = ["admitted", "suspended", "admitted", "completed"]
+
+
 def asking_tool() -> BaseTool:
     def ask() -> str:
         """Ask a human."""
@@ -102,6 +106,55 @@ async def test_an_interrupt_reaches_the_graph_and_is_resumed(desk: Desk) -> None
 
     assert paused["__interrupt__"][0].value == "may I?"
     assert tool_messages(state)[0].content == "a human says yes"
+    assert [event for event, _ in desk.events()] == ASKED
+
+
+@pytest.mark.parametrize("times", [1, 1_000])
+@pytest.mark.parametrize("kind", ["blocks", "command", "artifact"])
+async def test_messages_are_measured_as_the_model_will_read_them(
+    desk: Desk, kind: str, times: int
+) -> None:
+    text = "owls!" * times
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+    made = {"blocks": ([image], None), "artifact": ("short", text)}
+
+    def sized() -> Any:
+        """Draw."""
+        return made[kind]
+
+    def noted() -> Command[Any]:
+        """Draw, and note it down."""
+        message = ToolMessage(text, tool_call_id="call-1", name="sized")
+        return Command(update={"messages": [message], "jump_to": None})
+
+    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+    tool = StructuredTool.from_function(func=sized, response_format="content_and_artifact")
+    if kind == "command":
+        tool = StructuredTool.from_function(func=noted, name="sized")
+    async with desk.router(text=policy) as router:
+        agent, _ = agent_of([tool], router, [("sized", {})])
+        (answer,) = await answers(agent)
+
+    withheld = times > 1 and kind != "artifact"
+    assert ("at most 4096 are allowed" in str(answer.content)) == withheld
+    assert desk.events()[-1] == ("failed" if withheld else "completed", "sized")
+
+
+async def test_two_gates_of_one_agent_have_two_names(desk: Desk, tools: Tools) -> None:
+    async with desk.router() as router:
+        gates = [
+            CallgateMiddleware(router, agent="web"),
+            CallgateMiddleware(router, agent="other"),
+            CallgateMiddleware(router, agent="other", name="third"),
+        ]
+        agent = create_agent(
+            scripted([("echo", {"text": "x"})]), langchain_tools(tools), middleware=gates
+        )
+        (answer,) = await answers(agent)
+
+    assert answer.content == "x"
+    admitted = [r["agent"] for r in desk.records() if r["event"] == "tool.call.admitted"]
+    assert sorted(admitted) == ["other", "other", "web"]
 
 
 async def test_a_command_of_a_tool_passes(desk: Desk) -> None:
@@ -128,6 +181,20 @@ async def test_a_nodes_own_control_exceptions_pass(desk: Desk) -> None:
         agent, _ = agent_of([tool], router, [("recurse", {})])
         with pytest.raises(GraphRecursionError):
             await answers(agent)
+
+
+async def test_what_bubbles_up_to_a_parent_graph_is_no_failure(desk: Desk) -> None:
+    async def hand_over() -> str:
+        """Go on elsewhere."""
+        raise ParentCommand(Command(graph=Command.PARENT, goto=END))
+
+    async with desk.router() as router:
+        tool = StructuredTool.from_function(coroutine=hand_over)
+        agent, _ = agent_of([tool], router, [("hand_over", {})])
+        with pytest.raises(ParentCommand):
+            await answers(agent)
+
+    assert desk.events() == [("admitted", "hand_over"), ("suspended", "hand_over")]
 
 
 async def test_a_tool_node_of_a_graph_can_be_wrapped(desk: Desk, tools: Tools) -> None:
@@ -192,7 +259,8 @@ async def test_with_tracing_on_the_gates_spans_say_nothing(desk: Desk, tools: To
             (answer,) = await answers(agent)
 
     created = {made.kwargs["id"]: made.kwargs for made in client.create_run.call_args_list}
-    ours = [id_ for id_, run in created.items() if run["name"].startswith("CallgateMiddleware.")]
+    prefix = "CallgateMiddleware(web)."
+    ours = [id_ for id_, run in created.items() if run["name"].startswith(prefix)]
     ended = [end.kwargs for end in client.update_run.call_args_list if end.kwargs["run_id"] in ours]
     assert answer.content == "x"
     assert len(ours) == len(ended) == 3
@@ -298,6 +366,7 @@ async def test_an_interrupt_reaches_a_graph_without_a_loop(desk: Desk) -> None:
 
     assert paused["__interrupt__"][0].value == "may I?"
     assert tool_messages(state)[0].content == "a human says yes"
+    assert [event for event, _ in desk.events()] == ASKED
 
 
 async def test_a_tool_that_exits_ends_its_run_and_not_the_routers_loop(
@@ -358,7 +427,7 @@ async def test_a_run_on_another_loop_is_refused(
         (refused,) = await asyncio.to_thread(asyncio.run, answers(agent))
 
     assert code_of(refused) == "internal"
-    assert "another loop" in caplog.text
+    assert "another event loop" in caplog.text
     assert tools.calls == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.canary import canaries, leaks
-from tests.mounts.conftest import POLICY
+from tests.mounts.conftest import PATIENCE_S, POLICY, is_idle, until
 from tests.mounts.examples import output_of
 
 pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -138,22 +138,68 @@ async def test_a_tool_made_by_hand_is_guarded_too(desk: Desk) -> None:
     assert refused.startswith("rate limit of tool web/limited")
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: an image has no JSON form")
-async def test_an_image_is_measured_as_what_the_model_will_get(desk: Desk) -> None:
-    @function_tool
-    async def sized() -> ToolOutputImage:
-        """Draw."""
-        return ToolOutputImage(image_url="data:image/png;base64,b3ds")
-
-    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
-    async with desk.router(text=policy) as router:
-        (answer,) = await run(agent_of([sized], router, scripted([("sized", {})])))
-
-    assert "b3ds" in str(answer)
-
-
 class Page(BaseModel):
     title: str
+
+
+SIZED = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
+
+
+@pytest.mark.parametrize("times", [1, 2_000])
+@pytest.mark.parametrize("kind", ["image", "page", "number", "several"])
+async def test_an_output_is_measured_as_what_the_model_will_get(
+    desk: Desk, kind: str, times: int
+) -> None:
+    text = "b3ds" * times
+    image = ToolOutputImage(image_url=f"data:image/png;base64,{text}")
+    made = {"image": image, "page": Page(title=text), "number": [text], "several": [image] * 2}
+
+    @function_tool
+    async def sized() -> Any:
+        """Draw."""
+        return made[kind]
+
+    async with desk.router(text=SIZED) as router:
+        (answer,) = await run(agent_of([sized], router, scripted([("sized", {})])))
+
+    assert ("b3ds" in str(answer)) == (times == 1)
+    assert ("at most 4096 are allowed" in str(answer)) == (times > 1)
+
+
+@pytest.mark.parametrize("times", [1, 2_000])
+async def test_an_output_with_a_schema_is_measured_as_its_json(desk: Desk, times: int) -> None:
+    @function_tool(output_type=Page)
+    async def sized() -> Page:
+        """Find a page."""
+        return Page(title="owl" * times)
+
+    async with desk.router(text=SIZED) as router:
+        (answer,) = await run(agent_of([sized], router, scripted([("sized", {})])))
+
+    assert ("owl" in answer) == (times == 1)
+
+
+async def test_the_sdks_own_timeout_is_one_in_the_audit(desk: Desk, tools: Tools) -> None:
+    tool = function_tool(tools.single, timeout=0.05)
+    async with desk.router() as router:
+        (answer,) = await run(agent_of([tool], router, scripted([("single", {})])))
+        await until(lambda: is_idle(router))
+
+    assert "timed out after 0.05 seconds" in answer
+    assert tools.cancelled.is_set()
+    assert desk.events() == [("admitted", "single"), ("timed_out", "single")]
+
+
+async def test_a_cancel_before_the_sdks_own_timeout_is_a_cancel(desk: Desk, tools: Tools) -> None:
+    tool = function_tool(tools.single, timeout=PATIENCE_S)
+    async with desk.router() as router:
+        running = asyncio.create_task(run(agent_of([tool], router, scripted([("single", {})]))))
+        await until(tools.started.is_set)
+        running.cancel()
+        await asyncio.wait((running,), timeout=PATIENCE_S)
+        await until(lambda: is_idle(router))
+
+    assert desk.events() == [("admitted", "single"), ("cancelled", "single")]
 
 
 async def test_a_tool_with_an_output_schema_can_be_refused(desk: Desk) -> None:
@@ -335,8 +381,8 @@ async def test_a_run_on_another_loop_is_refused(
         agent = agent_of(tools, router, scripted([("echo", {"text": "x"})]))
         (refused,) = await asyncio.to_thread(asyncio.run, run(agent))
 
-    assert refused == "callgate failed inside and refused the call"
-    assert "another loop" in caplog.text
+    assert "the router runs on another event loop; make a router" in refused
+    assert "another event loop" in caplog.text
     assert tools.calls == []
 
 

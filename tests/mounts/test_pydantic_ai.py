@@ -14,7 +14,8 @@ pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry
 from pydantic_ai.capabilities import AbstractCapability, Hooks
-from pydantic_ai.exceptions import ApprovalRequired
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+from pydantic_ai.messages import BinaryContent, ToolReturn
 from pydantic_ai.models.function import FunctionModel
 
 from callgate.mounts.pydantic_ai import CallgateCapability, CallRefusedError
@@ -109,18 +110,47 @@ class Page(BaseModel):
     title: str
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M2: a model has no JSON form")
-@WAYS
-async def test_a_model_is_measured_as_what_the_runtime_makes_of_it(desk: Desk, way: str) -> None:
-    async def sized() -> Page:
-        return Page(title="owls")
+SIZED = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
 
-    policy = POLICY.replace("small: {max_input_bytes: 64}", "sized: {max_output_bytes: 4096}")
-    async with desk.router(text=policy) as router:
+
+@pytest.mark.parametrize("times", [1, 2_000])
+@pytest.mark.parametrize("kind", ["model", "image", "answer", "text beside it"])
+@WAYS
+async def test_a_result_is_measured_as_what_the_runtime_makes_of_it(
+    desk: Desk, way: str, kind: str, times: int
+) -> None:
+    text = "owls" * times
+    made = {
+        "model": Page(title=text),
+        "image": BinaryContent(text.encode(), media_type="image/png"),
+        "answer": ToolReturn(Page(title=text)),
+        "text beside it": ToolReturn("short", content=text),
+    }
+
+    async def sized() -> Any:
+        return made[kind]
+
+    async with desk.router(text=SIZED) as router:
         agent, script = agent_of([sized], router, [("sized", {})], way=way)
         await run(agent)
 
-    assert "owls" in text_of(script.answers[0])
+    assert ("at most 4096 are allowed" in text_of(script.answers[0])) == (times > 1)
+    code = desk.records()[-1].get("code")
+    assert code == (None if times == 1 else "limit.output_bytes")
+
+
+@WAYS
+async def test_a_deferred_call_is_suspended(desk: Desk, way: str) -> None:
+    async def later() -> str:
+        raise CallDeferred
+
+    async with desk.router() as router:
+        output_type: Any = [str, DeferredToolRequests]
+        agent, _ = agent_of([later], router, [("later", {})], way=way, output_type=output_type)
+        output = await run(agent)
+
+    assert [call.tool_name for call in output.calls] == ["later"]
+    assert desk.events() == [("admitted", "later"), ("suspended", "later")]
 
 
 @dataclass
@@ -161,8 +191,8 @@ async def test_a_run_on_another_loop_is_refused(
         agent, script = agent_of(tools, router, [("echo", {"text": "x"})], way=way)
         await asyncio.to_thread(asyncio.run, run(agent))
 
-    assert text_of(script.answers[0]) == "callgate failed inside and refused the call"
-    assert "another loop" in caplog.text
+    assert "the router runs on another event loop; make a router" in text_of(script.answers[0])
+    assert "another event loop" in caplog.text
     assert tools.calls == []
 
 

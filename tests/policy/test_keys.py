@@ -40,8 +40,9 @@ NAMES_A_KEY = {
         *("restart.backoff", "restart.max", "restart.on"),
     },
     "policy/compile_limits.py": {"deny", "isolate"},  # a word becomes a yes or no
+    "policy/contained.py": {"launcher", "pass"},  # a part of the table
     "policy/document.py": {"token"},  # whose text no error shows
-    "policy/explain.py": {"deny", "max_timeout", "timeout"},  # how a default is lowered
+    "policy/explain.py": {"deny", "max_timeout", "timeout", "launcher"},  # how a default is lowered
     "policy/fields.py": {"deny", "launcher"},  # words of `on_limit` and of `by`
     "policy/manifest.py": {
         # what keys of other programs mean here

@@ -341,7 +341,8 @@ from callgate.policy import Policy
 Policy.load(sys.argv[1])  # once, for what is imported lazily
 seen = set()
 def hook(event, args):
-    seen.add(f"open {args[0]}" if event == "open" else event)
+    if event != "open" or not isinstance(args[0], int):  # a descriptor that was opened before
+        seen.add(f"open {args[0]}" if event == "open" else event)
 sys.addaudithook(hook)
 Policy.load(sys.argv[1])
 print(sorted(seen))

@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 import callgate
-from callgate import CallgateError, Job, Policy, Router, ToolCall
+from callgate import CallgateError, Job, Policy, RateLimited, Router, ToolCall
 from tests.router.helpers import (
     OPEN,
     Gate,
@@ -598,3 +598,60 @@ async def test_errors_are_structured_and_complete(tmp_path: Path) -> None:
             "retry_after_ms": error.retry_after_ms,
         }
         assert 3_590_000 < (error.retry_after_ms or 0) <= 3_600_000
+
+
+def every_kind(kind: type[CallgateError]) -> list[type[CallgateError]]:
+    """Return the errors that are raised; the others are groups, without a code."""
+    below = [error for sub in kind.__subclasses__() for error in every_kind(sub)]
+    return [kind, *below] if hasattr(kind, "code") else below
+
+
+@pytest.mark.parametrize("kind", every_kind(CallgateError), ids=lambda kind: kind.__name__)
+def test_the_repr_of_an_error_says_which_and_of_what(kind: type[CallgateError]) -> None:
+    error = kind.__new__(kind)
+    CallgateError.__init__(error, agent="web", tool="echo", request_id="1")
+
+    text = repr(error)
+
+    assert text == (
+        f"{kind.__name__}(code={kind.code!r}, agent='web', tool='echo', request_id='1')"
+    )
+    assert repr(RateLimited()) == "RateLimited(code='limit.rate')"
+
+
+async def work() -> str:
+    """Run, which nothing here may."""
+    raise AssertionError
+
+
+WAYS_IN: dict[str, Any] = {
+    "call": lambda router: router.call(call()),
+    "guard": lambda router: router.guard(call(), work),
+    "submit": lambda router: router.submit(call()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+async def test_a_call_on_another_loop_runs_nothing_and_says_what_to_do(
+    tmp_path: Path, way: str
+) -> None:
+    async with running(policy(OPEN), tmp_path) as router:
+        await router.call(call())  # its lane is known: the quickest way in
+
+        async def elsewhere() -> None:
+            with pytest.raises(RuntimeError, match=r"another event loop; .* on the router's: "):
+                await WAYS_IN[way](router)
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        assert_nothing_is_left(router)
+
+
+async def test_a_call_from_another_loop_can_be_made_on_the_routers(tmp_path: Path) -> None:
+    async with running(policy(OPEN), tmp_path) as router:
+        loop = asyncio.get_running_loop()
+
+        async def elsewhere() -> Any:
+            answer = asyncio.run_coroutine_threadsafe(router.call(call()), loop)
+            return await asyncio.wrap_future(answer)
+
+        assert await asyncio.to_thread(asyncio.run, elsewhere()) == await router.call(call())

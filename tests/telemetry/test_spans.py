@@ -218,6 +218,25 @@ def test_an_mcp_span_is_enriched_and_not_doubled(recorded: Recorded) -> None:
     assert ended.status.description is None
 
 
+@pytest.mark.parametrize(("tool", "name"), [("search", "tools/call search"), (None, "tools/call")])
+def test_an_mcp_span_without_a_name_is_given_one_that_may_be_shown(
+    recorded: Recorded, tool: str | None, name: str
+) -> None:
+    with recorded.provider.get_tracer("mcp").start_as_current_span("tools/call"):
+        recorded.spans.end(recorded.spans.start("web", tool, REQUEST), "limit.rate")
+
+    assert recorded.one().name == name
+
+
+def test_a_suspended_call_is_no_error(recorded: Recorded) -> None:
+    recorded.spans.end(recorded.spans.start("web", "search", REQUEST), names.SUSPENDED)
+
+    ended = recorded.one()
+    assert ended.status.status_code is trace.StatusCode.UNSET
+    assert (ended.attributes or {})[names.OUTCOME] == "tool.suspended"
+    assert names.ERROR_TYPE not in (ended.attributes or {})
+
+
 def test_a_call_nested_in_an_mcp_call_has_its_own_span(recorded: Recorded) -> None:
     with recorded.provider.get_tracer("mcp").start_as_current_span("tools/call search") as theirs:
         outer = recorded.spans.start("web", "search", REQUEST)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from callgate.cli import say
 from callgate.cli.demo import scenes
 from callgate.cli.demo.client import gate
 from callgate.contract.results import CheckFailed
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,13 +59,14 @@ def demo(
     try:
         claims, answers = asyncio.run(play(folder))
     except CheckFailed as failed:
-        typer.echo(f"the gate: {failed}; it said:\n{_read(folder / 'gate.log')}", err=True)
+        say.remark(f"the gate: {failed}; it said:\n{_read(folder / 'gate.log')}")
         raise typer.Exit(1) from None
     _print_summary(answers)
     kept = sum(claim.kept for claim in claims)
-    typer.echo(f"\n{kept} of {len(claims)} claims kept.")
-    typer.echo(f"policy  {folder / 'policy.yaml'}\naudit   {folder / 'audit'}")
-    typer.echo(f"what the gate said  {folder / 'gate.log'}")
+    say.answer(f"\n{kept} of {len(claims)} claims kept.")
+    shown = quoted(str(folder))
+    say.answer(f"policy  {shown}/policy.yaml\naudit   {shown}/audit")
+    say.answer(f"what the gate said  {shown}/gate.log")
     raise typer.Exit(0 if kept == len(claims) else 1)
 
 
@@ -72,13 +75,15 @@ def _make(folder: Path) -> None:
     try:
         if folder.exists():
             if not {entry.name for entry in folder.iterdir()} <= OURS:
-                typer.echo(f"{folder} has files that are not the demonstration's", err=True)
+                say.remark(f"{quoted(str(folder))} has files that are not the demonstration's")
                 raise typer.Exit(CANNOT)
             rmtree(folder)
         folder.mkdir(parents=True)
     except OSError as error:
-        text = f"{folder} cannot be made: {error.strerror}; say where with --folder DIR"
-        typer.echo(text, err=True)
+        text = (
+            f"{quoted(str(folder))} cannot be made: {error.strerror}; say where with --folder DIR"
+        )
+        say.remark(text)
         raise typer.Exit(CANNOT) from None
 
 
@@ -113,7 +118,7 @@ def _screen() -> Iterator[Callable[[list[Claim], list[Answer]], None]]:
             nonlocal printed
             for claim in claims[printed:]:
                 mark = "kept  " if claim.kept else "BROKEN"
-                typer.echo(f"{mark}  {claim.title}: {claim.seen}")
+                say.answer(f"{mark}  {claim.title}: {claim.seen}")
             printed = len(claims)
 
         yield print_new
@@ -190,6 +195,6 @@ def _print_summary(answers: Sequence[Answer]) -> None:
 
         Console().print(draw_outcomes(answers))
         return
-    typer.echo(f"\n{len(answers)} calls")
+    say.answer(f"\n{len(answers)} calls")
     for code, count, words in outcomes(answers):
-        typer.echo(f"{count:4}  {code:24}  {words}".rstrip())
+        say.answer(f"{count:4}  {code:24}  {words}".rstrip())

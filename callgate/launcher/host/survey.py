@@ -18,11 +18,11 @@ import msgspec
 from callgate.launcher.host import seccomp, trial
 from callgate.launcher.host.lean_process import interpreter
 from callgate.launcher.plan import bwrap
-from callgate.launcher.plan.capabilities import Capability, Host
+from callgate.launcher.plan.capabilities import UID_RANGES, Capability, Host, mapped_range
 from callgate.launcher.warden import landlock, libc
 
 NO_SUBREAPER = "only Linux has subreapers: what leaves the agent's session is not found"
-_RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE")
+_RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
 
 
 def survey() -> Host:
@@ -36,6 +36,7 @@ def survey() -> Host:
         uid=os.geteuid() if hasattr(os, "geteuid") else 1,
         interpreter=str(Path(interpreter()).resolve()),
         interpreter_prefix=str(Path(sys.base_prefix).resolve()),
+        uids=_uids(),
         rlimits=_rlimits(),
         warden=Capability(linux, "" if linux else NO_SUBREAPER),
         root_links=links,
@@ -77,6 +78,13 @@ def with_sandbox(host: Host) -> Host:
         seccomp=filtered,
         landlock_abi=landlock.abi() if libc.available else 0,
     )
+
+
+def _uids() -> tuple[int, int] | None:
+    try:
+        return mapped_range(Path("/proc/self/uid_map").read_text(encoding="ascii"))
+    except FileNotFoundError:  # not Linux, or a kernel that always has all of them
+        return UID_RANGES[0]
 
 
 def _rlimits() -> tuple[str, ...]:

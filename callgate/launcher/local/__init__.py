@@ -4,5 +4,6 @@
 contains it: `run_resources` (a warden, a directory that `workspace` keeps, a group) or,
 where there is no fork, `portable_launcher`'s tree of processes. `warden_client` speaks with
 a warden, `warden_job` tells it what to do, `stdio` has the ends of the streams. `monitor` is
-the one task that samples all runs: `usage_readers` measure, `limit_check` compares.
+the one task that samples all runs: `usage_readers` and `workspace_usage` measure, `limit_check`
+compares.
 """

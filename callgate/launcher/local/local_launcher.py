@@ -95,6 +95,8 @@ class LocalLauncher:
         if self._closed.is_set() or run_id in self._runs:
             raise ValueError(f"the launcher is closed, or has a run {run_id} already")
         decided = await self.plan(spec)
+        if isinstance(resume, LocalRun):
+            decided = decided.in_workspace_of(resume.plan)
         if decided.gaps:
             gaps = gaps_text(decided.gaps)
             _LOG.error("agent %s runs with degraded containment: %s", spec.agent, gaps)

@@ -6,7 +6,8 @@
 
 Who ends a run says why before it kills; the first reason counts. If nobody did, the end is
 told from the exit status and from the kernel's counters: a SIGKILL is `oom` only if the
-group's counter grew, else it is somebody's `signal`.
+group's counter grew, else it is somebody's `signal`. The workspace is counted once more before
+that: a run that was too short for a sample, and left more than it may, has reached a limit.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from callgate.errors import LimitInfo
+from callgate.launcher.local.daemon_thread import in_daemon_thread
+from callgate.launcher.local.limit_check import Bounds, Sample, check_usage
+from callgate.launcher.local.workspace_usage import Workspace, filesystem_use
 from callgate.launcher.plan.cgroup_plan import Counters
-from callgate.launcher.protocol import Stopped
-from callgate.model import Usage
+from callgate.launcher.protocol import LIMIT_REASONS, Stopped
+from callgate.model import ResourceLimits, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from callgate.launcher.host.cgroup import Group
     from callgate.launcher.local.stdio import Stdio
     from callgate.launcher.local.warden_client import Exit, Started
@@ -35,12 +42,15 @@ _SIGNALLED = 128
 """A shell, and bwrap, say "ended by signal N" as this plus N."""
 _SIGKILL = 9
 _KILLS = frozenset({_SIGKILL, getattr(signal, "SIGXCPU", _SIGKILL)})
+_FILE_TOO_LONG = getattr(signal, "SIGXFSZ", None)
 """Windows knows the names of neither, and this module is used there too."""
 _NEARLY = 0.5
 """The kernel ends a process by the ticks that it was seen at, and reports the time that it
 had: on a busy machine those differ by a tenth and more. A kill below half is another's."""
 _CALM: frozenset[StopReason] = frozenset({"stop_requested", "policy_changed", "parent_exit"})
 """Reasons for which to end is no failure."""
+LAST_LOOK_S: Final = 10.0
+"""A count of files gives up by itself long before; only a file system that hangs takes longer."""
 
 
 class Resources(Protocol):
@@ -85,6 +95,8 @@ class LocalRun:
         self.pid = started.pid
         self.state: RunState = "running"
         self.plan = plan
+        self.scope = f"agent:{spec.agent}"
+        self.limits = plan.limits(spec.limits)
         self.effective = plan.effective
         self.stdin = stdio.stdin
         self.stdout = stdio.stdout
@@ -95,7 +107,9 @@ class LocalRun:
         self.workspace_fd = started.workspace
         self.last_usage = Usage()
         self._cause: tuple[StopReason, LimitInfo | None] | None = None
-        self._counted = Counters() if resources.group is None else resources.group.counters()
+        self._counted = Counters()
+        """Of the last look. Every run has a new group, which starts at 0: a baseline that is read
+        once the agent runs would hide what has ended the agent by then."""
         self._counted_before = self._counted
         """Of the look before the last: what was counted since then may be why a run ends."""
         self.ended: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
@@ -168,7 +182,8 @@ class LocalRun:
         ended = await asyncio.shield(resources.exited)
         group = resources.group
         counters = Counters() if group is None else group.counters()
-        stopped = self._judge(ended, counters, self._final_usage(ended, counters))
+        last = await self._last_look(resources)
+        stopped = self._judge(ended, counters, last)
         try:
             if stopped.state != "paused":
                 self.resources = None
@@ -178,12 +193,55 @@ class LocalRun:
             self.state = stopped.state
             self.ended.set_result(stopped)
 
-    def _judge(self, ended: Exit, counters: Counters, usage: Usage) -> Stopped:
+    def workspace_reader(
+        self, resources: Resources, pids: Callable[[], Iterable[int]] = tuple
+    ) -> Callable[[], tuple[int, int] | None] | None:
+        """Return what counts the agent's bytes and files; None if nothing bounds them.
+
+        The counter blocks. It returns None for what cannot be counted.
+        """
+        plan, directory = self.plan.workspace, resources.directory
+        if plan is None or directory is None:
+            return None
+        counted = Workspace(directory.workspace, pids)
+
+        def read() -> tuple[int, int] | None:
+            mounted = self.workspace_fd
+            if mounted is not None:
+                size, files = filesystem_use(mounted)
+                return size, max(0, files - len(directory.parts))
+            found = None if plan.tmpfs else counted.read()
+            if found is None:
+                return None
+            size, files = directory.own_use()
+            return max(0, found[0] - size), max(0, found[1] - files)
+
+        return read
+
+    async def _last_look(self, resources: Resources) -> Sample:
+        """Return the last sample, with the workspace as every process has left it."""
+        read = self.workspace_reader(resources)
+        if read is None:
+            return Sample(self.last_usage)
+        counted = None
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LAST_LOOK_S):
+                counted = await in_daemon_thread(read)
+        if counted is None:
+            return Sample(self.last_usage, frozenset({"disk", "files"}))
+        size, files = counted
+        return Sample(msgspec.structs.replace(self.last_usage, disk_bytes=size, files=files))
+
+    def _judge(self, ended: Exit, counters: Counters, last: Sample) -> Stopped:
         code, number = _decode(ended, sandboxed=self._sandboxed)
+        usage = self._final_usage(ended, counters, last.usage)
         if self._cause is not None:
             reason, limit = self._cause
         else:
             reason, limit = self._infer_reason(ended, code, number, counters, usage)
+            over = self._overfull(last) if reason in ("exited", "signal") else None
+            if over is not None:
+                reason, limit = LIMIT_REASONS[over.type], over
         state: RunState = "crashed"
         if reason == "oom":
             state = "paused"
@@ -210,26 +268,30 @@ class LocalRun:
             return "cpu_time_limit", self.limit("cpu_time", cpu, ended.cpu_ns)
         if failed and counters.forks_refused > self._counted_before.forks_refused:
             return "pids_limit", self.limit("pids", limits.pids, limits.pids)
+        held = dict((*self.plan.rlimits, *self.plan.late_rlimits))
+        if number is not None and number == _FILE_TOO_LONG and "RLIMIT_FSIZE" in held:
+            return "disk_limit", self.limit("disk", self.limits.disk_bytes, usage.disk_bytes)
         return ("signal" if number is not None else "exited"), None
+
+    def _overfull(self, last: Sample) -> LimitInfo | None:
+        """Return the limit of the workspace that the agent left exceeded."""
+        if self.plan.workspace is None:
+            return None
+        left = Usage(disk_bytes=last.usage.disk_bytes, files=last.usage.files)
+        bounds = Bounds(self.scope, self.limits, ResourceLimits(), self.plan.kernel)
+        return check_usage((), Sample(left, last.uncounted), bounds).end
 
     def limit(self, kind: str, limit: int | None, used: int | None) -> LimitInfo | None:
         """Return what is reported of a limit that ended the run."""
         if limit is None:
             return None
-        return LimitInfo(kind, f"agent:{self.spec.agent}", limit, used)
+        return LimitInfo(kind, self.scope, limit, used)
 
-    def _final_usage(self, ended: Exit, counters: Counters) -> Usage:
+    def _final_usage(self, ended: Exit, counters: Counters, last: Usage) -> Usage:
         """Return the last sample, with what is known exactly only at the end."""
-        last = self.last_usage
         peak = max(ended.peak_bytes, counters.peak_bytes, last.memory_peak_bytes or 0)
         cpu_ns = max(ended.cpu_ns, counters.cpu_ns, last.cpu_ns or 0)
-        disk_bytes = last.disk_bytes
-        if self.workspace_fd is not None:
-            status = os.statvfs(self.workspace_fd)
-            disk_bytes = (status.f_blocks - status.f_bfree) * status.f_frsize
-        return msgspec.structs.replace(
-            last, cpu_ns=cpu_ns, memory_peak_bytes=peak or None, disk_bytes=disk_bytes
-        )
+        return msgspec.structs.replace(last, cpu_ns=cpu_ns, memory_peak_bytes=peak or None)
 
     @property
     def _sandboxed(self) -> bool:

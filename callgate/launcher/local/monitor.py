@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.launcher.local.daemon_thread import in_daemon_thread
 from callgate.launcher.local.limit_check import Bounds, Sample, check_usage
 from callgate.launcher.plan import bwrap
 from callgate.launcher.protocol import LIMIT_REASONS
@@ -56,7 +55,7 @@ class Sampler:
 
     async def sample_once(self) -> LimitInfo | None:
         """Measure once and warn; return the limit for which the run must end, if there is one."""
-        reading = _in_thread(self._read)
+        reading = in_daemon_thread(self._read)
         try:
             async with asyncio.timeout(self._hang_s):
                 sample = await asyncio.shield(reading)
@@ -160,50 +159,26 @@ class Monitor:
 
 def _sampler(run: LocalRun, on_warning: Callable[[LimitInfo], object] | None) -> Sampler:
     """Make the sampler of everything that can be seen of the run."""
-    from callgate.launcher.local.usage_readers import UsageReader, Workspace, filesystem_use  # noqa: PLC0415  # psutil, see above
+    from callgate.launcher.local.usage_readers import UsageReader  # noqa: PLC0415  # psutil, see above
 
-    plan, resources, limits = run.plan, run.resources, run.spec.limits
+    plan, resources, limits = run.plan, run.resources, run.limits
     group = None if resources is None else resources.group
-    directory = None if resources is None else resources.directory
-
-    def mounted() -> tuple[int, int] | None:
-        return None if run.workspace_fd is None else filesystem_use(run.workspace_fd)
-
-    disk: Callable[[], tuple[int, int] | None] | None = None
-    if plan.workspace is not None and directory is not None:
-        disk = mounted if plan.workspace.tmpfs else Workspace(directory.workspace).read
     extra = 0 if plan.sandbox is None else bwrap.EXTRA_PIDS
-    # Parents come first: what is skipped is bwrap and the namespace's first process.
+
+    def processes() -> list[int]:
+        # Parents come first: what is skipped is bwrap and the namespace's first process.
+        return [] if resources is None else resources.processes()[extra:]
+
     reader = UsageReader(
-        lambda: [] if resources is None else resources.processes()[extra:],
+        processes,
         group=None if group is None else group.usage,
-        disk=disk,
+        disk=None if resources is None else run.workspace_reader(resources, processes),
         exact_from_bytes=None if "memory" in plan.kernel else limits.memory_bytes,
         extra_pids=extra,
     )
-    bounds = Bounds(f"agent:{run.spec.agent}", limits, run.spec.shadow, plan.kernel)
+    bounds = Bounds(run.scope, limits, run.spec.shadow, plan.kernel)
     return Sampler(reader.read, bounds, on_warning=on_warning)
 
 
 def _most(*values: int | None) -> int | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(method: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            method(value)
-
-    def run() -> None:
-        try:
-            method, value = future.set_result, work()
-        except Exception as error:  # noqa: BLE001  # it is raised where the future is awaited
-            method, value = future.set_exception, error
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, method, value)
-
-    threading.Thread(target=run, name="callgate-monitor", daemon=True).start()
-    return future

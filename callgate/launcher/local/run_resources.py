@@ -110,7 +110,7 @@ def make(
         if group is not None and plan.cgroup is not None:
             group.make(plan.cgroup)
         if plan.workspace is not None:
-            directory.prepare(parts=not plan.workspace.tmpfs, owner=plan.drop)
+            directory.prepare(parts=not plan.workspace.tmpfs, drop=plan.drop)
     except OSError:
         unmake(directory, group)
         raise

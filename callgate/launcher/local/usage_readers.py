@@ -1,4 +1,4 @@
-"""What a run uses, measured: from its cgroup, its processes and its workspace.
+"""What a run uses, measured: from its cgroup and its processes.
 
 IO, blocking: call it from a thread. Each reading takes what this host offers and leaves the
 rest `None`; something that vanishes while it is read (a process, a file) is left out.
@@ -6,10 +6,7 @@ rest `None`; something that vanishes while it is read (a process, a file) is lef
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,12 +20,6 @@ from callgate.model import Usage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WALK_TIMEOUT_NS: Final = 2_000_000_000
-"""A workspace whose files cannot be counted in this time has too many of them."""
-WALK_SHARE: Final = 10
-"""Between two counts of a workspace passes so many times what the last one took."""
-_BLOCK_BYTES: Final = 512
-"""The unit of `st_blocks`, whatever the file system's own is."""
 _INET: Final = ("tcp", "tcp6", "udp", "udp6")
 _LISTEN: Final = "0A"
 """TCP_LISTEN as /proc/net/tcp has it."""
@@ -118,74 +109,6 @@ def _connections_elsewhere(pids: list[int]) -> int | None:
             count += sum(socket.status != psutil.CONN_LISTEN for socket in sockets)
             looked = True
     return count if looked else None
-
-
-class Uncountable(Exception):
-    """The files of a workspace cannot be counted, or not in time."""
-
-
-def count_workspace(root: Path, deadline_ns: int) -> tuple[int, int]:
-    """Return bytes on disk and files (directories too) below `root`.
-
-    Links are counted and not followed; a file with several names is counted once for its
-    bytes. Holes take no room. A directory that nobody can read would be a place to hide.
-    """
-    size = files = 0
-    seen: set[tuple[int, int]] = set()
-    waiting = [os.fspath(root)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if time.monotonic_ns() > deadline_ns:
-                        raise Uncountable
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    files += 1
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(entry.path)
-                    elif status.st_nlink > 1:
-                        if (status.st_dev, status.st_ino) in seen:
-                            continue
-                        seen.add((status.st_dev, status.st_ino))
-                    size += status.st_blocks * _BLOCK_BYTES
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # it was removed meanwhile; the next count sees what came in its place
-        except OSError as error:
-            raise Uncountable from error
-    return size, files
-
-
-def filesystem_use(root: Path | int) -> tuple[int, int]:
-    """Return bytes and files of a workspace that is a file system of its own, by path or open."""
-    status = os.statvfs(root)
-    # The root directory is a file that nobody made.
-    files = max(0, status.f_files - status.f_ffree - 1)
-    return (status.f_blocks - status.f_bfree) * status.f_frsize, files
-
-
-class Workspace:
-    """The workspace of a run, counted file by file, but not too often."""
-
-    def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._root = root
-        self._clock = clock
-        self._next_ns = 0
-        self._last: tuple[int, int] | None = None
-
-    def read(self) -> tuple[int, int] | None:
-        """Return bytes and files, perhaps of a little while ago; None if they cannot be counted."""
-        start = self._clock()
-        if start >= self._next_ns:
-            try:
-                self._last = count_workspace(self._root, time.monotonic_ns() + WALK_TIMEOUT_NS)
-            except Uncountable:
-                self._last = None
-            end = self._clock()
-            self._next_ns = end + (end - start) * WALK_SHARE
-        return self._last
 
 
 class UsageReader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import marshal
 import os
+import resource
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -65,7 +66,7 @@ def make(
     keep = {} if inputs.group is None else inputs.group.kill_handles()
     directory = inputs.directory
     if directory is not None:
-        keep["lock"] = os.dup(directory.lock)
+        keep |= {name: os.dup(fd) for name, fd in directory.locks().items()}
     runtime = spec.protocol == "runtime"
     job: dict[str, Any] = {
         "argv": list(plan.argv),
@@ -76,7 +77,7 @@ def make(
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
         "rlimits": [list(limit) for limit in plan.rlimits],
-        "drop": None if plan.drop is None else [plan.drop, plan.drop],
+        "drop": _owner(plan, directory),
         "no_new_privs": plan.no_new_privs and plan.sandbox is None,
         "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
         "inherit": ["channel"] if runtime else [],
@@ -104,8 +105,11 @@ def _sandbox(
     places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
     place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
-    owner = None if plan.drop is None else [plan.drop, plan.drop]
-    if staged or tmpfs:
+    owner = _owner(plan, directory)
+    if not staged:
+        job["rlimits"] += _shares()
+    # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
+    if staged or tmpfs or host.tmpfs.present:
         job["mounts"] = {
             "workspace": str(directory.workspace) if tmpfs else None,
             "options": _tmpfs_options(plan),
@@ -118,8 +122,8 @@ def _sandbox(
                 *([str(directory.workspace)] if tmpfs else []),
             ],
         }
-    uid = host.uid if plan.drop is None else plan.drop
-    files = bwrap.files(sandbox, uid, uid if staged else os.getegid())
+    uid, gid = owner or [host.uid, os.getegid()]
+    files = bwrap.files(sandbox, uid, gid)
     job["data"] = {name: text.encode() for name, text in files.items()} | {
         "seccomp": seccomp.program() if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
@@ -131,6 +135,26 @@ def _sandbox(
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _shares() -> list[list[str | int]]:
+    """Return limits that leave others most of what the kernel counts for our user together."""
+    shares: list[list[str | int]] = []
+    for name in ("RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE"):
+        most = resource.getrlimit(getattr(resource, name))[0]  # as the kernel does for a namespace
+        if most > 0:  # else there is no limit, and nothing to use up
+            shares.append([name, max(1, most // warden_mounts.SHARE)])
+    return shares
+
+
+def _owner(plan: LaunchPlan, directory: RunDirectory | None) -> list[int] | None:
+    """Return the uid and gid that the agent becomes; None if it stays who we are."""
+    if plan.drop is None:
+        return None
+    user = None if directory is None else directory.user
+    if user is None:  # without one the agent would be root
+        raise ValueError("a plan that drops root has no user to become")
+    return [user.uid, user.gid]
 
 
 def _tmpfs_options(plan: LaunchPlan) -> str:

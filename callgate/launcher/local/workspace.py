@@ -22,11 +22,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from callgate.launcher.local import run_user
 from callgate.launcher.warden import leftovers
 from callgate.launcher.warden.tree import parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from callgate.launcher.local.run_user import RunUser
+    from callgate.launcher.plan.launch_plan import Drop
 
 LOCK = "lock"
 CGROUPS = "cgroups"
@@ -34,6 +38,8 @@ WORKSPACE = "workspace"
 STAGE = "stage"
 PARTS = ("files", "tmp")
 """What the agent sees as `/workspace` and as `/tmp`; both count."""
+_BLOCK_BYTES = 4096
+"""What ext4 gives to a directory; what it takes beyond that is for the agent's names."""
 
 
 def default_root() -> Path:
@@ -47,10 +53,14 @@ def default_root() -> Path:
 class RunDirectory:
     """One run's directory, locked while this object or the warden lives."""
 
+    parts = PARTS
+
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self.lock = lock
         """An open descriptor; `close` closes it."""
+        self.user: RunUser | None = None
+        """Whom the agent becomes, from `prepare` on."""
 
     @classmethod
     def make(cls, root: Path, name: str, cgroups: Sequence[Path]) -> RunDirectory:
@@ -80,8 +90,10 @@ class RunDirectory:
         """A mount point."""
         return self.path / STAGE
 
-    def prepare(self, *, parts: bool, owner: int | None) -> None:
-        """Make the workspace; its parts too, unless something is mounted over it."""
+    def prepare(self, *, parts: bool, drop: Drop | None) -> None:
+        """Take a user; make the workspace, and its parts unless something is mounted over it."""
+        if drop is not None:
+            self.user = run_user.take(drop)
         self.stage.mkdir(_mode())
         self.workspace.mkdir(_mode())
         if not parts:
@@ -89,14 +101,31 @@ class RunDirectory:
         for name in PARTS:
             part = self.workspace / name
             part.mkdir(0o700)
-            if owner is not None:
-                os.chown(part, owner, owner)
+            if self.user is not None:
+                os.chown(part, self.user.uid, self.user.gid)
+
+    def own_use(self) -> tuple[int, int]:
+        """Return bytes and files of the parts as they are made: a count leaves them out."""
+        size = files = 0
+        for name in PARTS:
+            with suppress(OSError):
+                size += min(_BLOCK_BYTES, (self.workspace / name).stat().st_blocks * 512)
+                files += 1
+        return size, files
+
+    def locks(self) -> dict[str, int]:
+        """Return the open descriptors that say this directory, and its user, are in use."""
+        found = {"lock": self.lock}
+        if self.user is not None and self.user.lock is not None:
+            found["uid"] = self.user.lock
+        return found
 
     def close(self) -> None:
-        """Let go of the lock; the warden may hold it still."""
+        """Let go of the locks; the warden may hold them still."""
         if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
+            for fd in self.locks().values():
+                os.close(fd)
+            self.lock, self.user = -1, None
 
 
 def sweep(root: Path) -> int:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 DROP_ID = 65534
 """`nobody`: owns nothing on any distribution."""
+UID_RANGES = ((0x70000000, 65536), (61184, 4320))
+"""Uids for runs, first and how many: above all that systemd gives to users and containers; else,
+in a container that has only 65536 uids, those that systemd gives to services while they run."""
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -51,6 +54,8 @@ class Host(msgspec.Struct, frozen=True):
     """What a sandbox must see for our own last step in it to run."""
     rlimits: tuple[str, ...] = ()
     """Names that this system has."""
+    uids: tuple[int, int] | None = UID_RANGES[0]
+    """The first of `UID_RANGES` that is mapped here, of which root gives one to each run."""
     warden: Capability = Capability(True)
     cgroups: Cgroups = Cgroups()
     bwrap: Capability = Capability(False, "not looked for")
@@ -63,6 +68,15 @@ class Host(msgspec.Struct, frozen=True):
     """`/bin` → `usr/bin` and the like, where they are links; else they are bound."""
     root_paths: tuple[str, ...] = ()
     """Of those in `bwrap.ROOT_PATHS` that exist here."""
+
+
+def mapped_range(uid_map: str) -> tuple[int, int] | None:
+    """Return the first of `UID_RANGES` that a text of /proc/PID/uid_map has as a whole."""
+    rows = [[int(word) for word in line.split()] for line in uid_map.splitlines()]
+    for first, count in UID_RANGES:
+        if any(row[0] <= first and first + count <= row[0] + row[2] for row in rows):
+            return first, count
+    return None
 
 
 class Command(msgspec.Struct, frozen=True):

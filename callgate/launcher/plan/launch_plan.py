@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.launcher.limit_message import size
 from callgate.launcher.plan import bwrap, cgroup_plan, environment
 from callgate.launcher.plan.bwrap import Sandbox  # msgspec reads it
 from callgate.launcher.plan.capabilities import DROP_ID
@@ -28,7 +29,7 @@ from callgate.model import Level
 
 if TYPE_CHECKING:
     from callgate.launcher.plan.capabilities import Capability, Command, Host
-    from callgate.model import LaunchSpec
+    from callgate.model import LaunchSpec, ResourceLimits
 
 NOT_ASKED = "not asked for"
 _ENFORCED = Effect("enforced")
@@ -44,6 +45,10 @@ RLIMITS = {
 }
 _NEVER_A_GAP = ("tree_kill", "memory_high")
 """A soft limit is a wish: without it there still is the warning of the shadow beside it."""
+_LONGEST_FILE = "RLIMIT_FSIZE"
+"""A floor under a directory that is only watched: between two looks no one file outgrows it."""
+_LATE = ("RLIMIT_AS", _LONGEST_FILE)
+"""Set in the sandbox: bwrap and our last step need more than the agent may have."""
 _LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
 _LANDLOCK_NEEDED: dict[Level, int] = {
     "strict": bwrap.SCOPE_ABI,
@@ -51,6 +56,7 @@ _LANDLOCK_NEEDED: dict[Level, int] = {
     "network": bwrap.SCOPE_ABI,
 }
 _SECOND_NS = 1_000_000_000
+_HALF = "half of its memory"
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +65,16 @@ class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
     tmpfs: bool
     size_bytes: int | None = None
     files: int | None = None
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """Which user the agent becomes: one of `uids` that no other run has, or one for all."""
+
+    uids: tuple[int, int]
+    """The first, and how many."""
+    gid: int = DROP_ID
+    """The kernel counts nothing by group: one for all, so that a file can be meant for agents."""
+    shared: bool = False
 
 
 class LaunchPlan(msgspec.Struct, frozen=True):
@@ -76,13 +92,27 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     cgroup: CgroupPlan | None
     rlimits: tuple[tuple[str, int], ...]
     late_rlimits: tuple[tuple[str, int], ...]
-    """Set in the sandbox, because bwrap and our last step need more than the agent may have."""
-    drop: int | None
-    """The uid and gid to become."""
+    """Of `_LATE`."""
+    drop: Drop | None
     no_new_privs: bool
     sandbox: Sandbox | None
     environment: tuple[str, ...] | None
     """Names that pass if they are set; None for everything."""
+
+    def limits(self, asked: ResourceLimits) -> ResourceLimits:
+        """Return the limits that hold: a workspace may be smaller than its default."""
+        held = None if self.workspace is None else self.workspace.size_bytes
+        return asked if held is None else msgspec.structs.replace(asked, disk_bytes=held)
+
+    def in_workspace_of(self, paused: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the size that a paused run's workspace has, if nobody wrote one.
+
+        More memory would make its default larger, and a workspace that is there must be kept.
+        """
+        if not (_is_lowered(self) and _is_lowered(paused)):
+            return self
+        effective = self.effective | {"disk": paused.effective["disk"]}
+        return msgspec.structs.replace(self, workspace=paused.workspace, effective=effective)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -96,15 +126,17 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     """Return what would be done for the spec on this host, or every gap."""
     sandboxed = spec.level != "privileged" and host.bwrap.present
     cgroup = _cgroup(spec, host, sandboxed=sandboxed)
-    workspace = _workspace(spec, host)
+    workspace = _workspace(spec, host, cgroup)
     effective = _effects(spec, host, cgroup, workspace)
-    if host.uid == 0 and spec.level != "privileged" and not (sandboxed or command.open):
-        effective["uid_drop"] = Effect("absent", "without a sandbox no other user can reach it")
+    drop = _drop(spec, host)
+    if drop is not None:
+        hidden = not (sandboxed or command.open)
+        effective["uid_drop"] = _uid_drop(drop, hidden=hidden)
     gaps = _gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
-    rlimits = _rlimits(spec, host)
-    late = tuple(limit for limit in rlimits if sandboxed and limit[0] == "RLIMIT_AS")
+    rlimits = _rlimits(spec, host, workspace)
+    late = tuple(limit for limit in rlimits if sandboxed and limit[0] in _LATE)
     watched = ("memory", "pids", "disk", "files", "connections")
     held = frozenset(kind for kind in watched if effective[kind].status == "enforced")
     return LaunchPlan(
@@ -118,13 +150,41 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         cgroup=cgroup,
         rlimits=tuple(limit for limit in rlimits if limit not in late),
         late_rlimits=late,
-        drop=DROP_ID if host.uid == 0 and effective["uid_drop"].status == "enforced" else None,
+        drop=drop if effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
         sandbox=bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
         if sandboxed
         else None,
         environment=environment.names(spec),
     )
+
+
+def _is_lowered(plan: LaunchPlan) -> bool:
+    """Return whether a tmpfs is smaller than the `disk` that nobody wrote."""
+    held = plan.workspace is not None and plan.workspace.tmpfs
+    return held and plan.effective["disk"].reason.endswith(_HALF)
+
+
+def _drop(spec: LaunchSpec, host: Host) -> Drop | None:
+    """Return the users to choose from; with mounts that it may write it is the same each time.
+
+    Else nobody could change, in the next run, what was written in the last one.
+    """
+    if host.uid != 0 or spec.level == "privileged":
+        return None
+    writes = spec.level != "strict" and any(not mount.read_only for mount in spec.mounts)
+    if writes:
+        return Drop((DROP_ID, 1), shared=True)
+    return Drop(host.uids or (0, 0))
+
+
+def _uid_drop(drop: Drop, *, hidden: bool) -> Effect:
+    if hidden:
+        return Effect("absent", "without a sandbox no other user can reach it")
+    if drop.uids[1] == 0:
+        return Effect("absent", "this user namespace has no uids for runs (/proc/self/uid_map)")
+    shared = "as nobody, like all that write to mounts: the kernel counts for them together"
+    return Effect("enforced", shared if drop.shared else "")
 
 
 def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | None:
@@ -151,28 +211,43 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
     return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings))
 
 
-def _workspace(spec: LaunchSpec, host: Host) -> WorkspacePlan | None:
+def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> WorkspacePlan | None:
+    """Return a tmpfs wherever its files fit into the memory, else a directory that is watched.
+
+    Files in a tmpfs count as the agent's memory: they may take half of it, not all. A `disk` that
+    nobody wrote is lowered to that half if a group holds the memory; one that was written is not.
+    """
     limits = spec.limits
     bounded = limits.disk_bytes is not None or limits.files is not None
     if spec.level == "privileged":
-        return WorkspacePlan(tmpfs=False) if spec.contained and bounded else None
-    tmpfs = bounded and host.tmpfs.present and (spec.level == "strict" or _fits_memory(spec))
-    return WorkspacePlan(tmpfs, limits.disk_bytes, limits.files)
+        directory = WorkspacePlan(False, limits.disk_bytes, limits.files)
+        return directory if spec.contained and bounded else None
+    memory, disk = limits.memory_bytes, limits.disk_bytes
+    fits = memory is None or (disk is not None and disk <= memory // 2)
+    if not fits and memory is not None and "disk" in spec.assumed and _holds_memory(cgroup):
+        disk, fits = memory // 2, True
+    tmpfs = bounded and host.tmpfs.present and (spec.level == "strict" or fits)
+    return WorkspacePlan(tmpfs, disk if tmpfs else limits.disk_bytes, limits.files)
 
 
-def _fits_memory(spec: LaunchSpec) -> bool:
-    """Files in a tmpfs count as the agent's memory: they may take half of it, not all."""
-    memory, disk = spec.limits.memory_bytes, spec.limits.disk_bytes
-    return memory is None or (disk is not None and disk <= memory // 2)
+def _holds_memory(cgroup: CgroupPlan | None) -> bool:
+    return cgroup is not None and any(each.controller == "memory" for each in cgroup.settings)
 
 
-def _rlimits(spec: LaunchSpec, host: Host) -> tuple[tuple[str, int], ...]:
+def _rlimits(
+    spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
+) -> tuple[tuple[str, int], ...]:
     found = []
     for name, member in RLIMITS.values():
         value: int | None = getattr(spec.limits, member)
         if value is not None and name in host.rlimits:
             # The kernel counts processor time in whole seconds; none would be no limit at all.
             found.append((name, max(1, -(-value // _SECOND_NS)) if name == "RLIMIT_CPU" else value))
+    watched = workspace is not None and not workspace.tmpfs and _LONGEST_FILE in host.rlimits
+    # At level privileged it is about all files of the host, which only who wrote `disk` can mean.
+    meant = spec.level != "privileged" or "disk" not in spec.assumed
+    if watched and meant and spec.limits.disk_bytes is not None:
+        found.append((_LONGEST_FILE, spec.limits.disk_bytes))
     return tuple(found)
 
 
@@ -191,9 +266,8 @@ def _effects(
     if limits.cpu_millicores is not None:
         absent = Effect("absent", host.cgroups.reason or "no cgroup with a cpu controller")
         effects["cpu"] = _ENFORCED if "cpu" in controlled else absent
-    on_tmpfs = workspace is not None and workspace.tmpfs
     for kind, value in (("disk", limits.disk_bytes), ("files", limits.files)):
-        held = _ENFORCED if on_tmpfs else watched
+        held = _workspace_effect(kind, spec, host, workspace)
         effects[kind] = _NOT_ASKED if value is None else held
     isolated = effects["network"].status == "enforced"
     held = Effect("enforced", "no network at all") if isolated else watched
@@ -216,6 +290,22 @@ def _effects(
     effects["wall_time"] = _NOT_ASKED if limits.wall_time_ns is None else _ENFORCED
     effects["environment"] = _NOT_ASKED if spec.env.pass_all else _ENFORCED
     return effects
+
+
+def _workspace_effect(
+    kind: str, spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
+) -> Effect:
+    """Return what holds a limit of the workspace and, if nothing does, why not."""
+    if workspace is None or not workspace.tmpfs:
+        why = "no tmpfs: " + host.tmpfs.reason
+        if spec.level == "privileged":
+            why = "level privileged has no tmpfs"
+        elif host.tmpfs.present:
+            why = "its files would not fit into half of its memory"
+        return Effect("degraded", f"{_watched(spec)} ({why})")
+    if kind == "disk" and workspace.size_bytes != spec.limits.disk_bytes:
+        return Effect("enforced", f"{size(workspace.size_bytes or 0)}, {_HALF}")
+    return _ENFORCED
 
 
 def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:

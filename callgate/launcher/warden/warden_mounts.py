@@ -19,6 +19,7 @@ import os
 import stat
 
 from callgate.launcher.warden import libc
+from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 
 STAGE = "/tmp"  # noqa: S108  # a mount of ours covers it, in our own namespace
 """Where the stage is put at the end: there on every system, open to everybody."""
+COUNTED_BY_USER = (
+    "max_inotify_instances",
+    "max_inotify_watches",
+    "max_fanotify_groups",
+    "max_fanotify_marks",
+)
+"""Files of /proc/sys/user: a namespace has limits of its own, and counts for those above it too."""
+SHARE = 8
+"""A run may take so small a part of what its user may: 16 of 128 inotify instances."""
 
 
 def prepare(mounts: Mapping[str, Any]) -> int | None:
@@ -38,7 +48,7 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     if os.geteuid() == 0:
         libc.unshare(libc.CLONE_NEWNS)
     else:
-        own_user_namespace()
+        _own_counts()
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
     workspace = mounts["workspace"]
     opened = None
@@ -55,6 +65,26 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     if stage is not None:
         _stage(stage, mounts["sources"])
     return opened
+
+
+def _own_counts() -> None:
+    """Enter a user namespace in which this run may take a share of what the kernel counts by user.
+
+    Without that, one run could take all inotify instances of its user, who is ours. In most
+    containers /proc/sys is read-only: there nothing is shared out.
+    """
+    shares = {}
+    for name in COUNTED_BY_USER:
+        with ignore_os_error, open(f"/proc/sys/user/{name}", encoding="ascii") as file:  # noqa: PTH123
+            shares[name] = max(1, int(file.read()) // SHARE)
+    own_user_namespace()
+    for name, most in shares.items():
+        with ignore_os_error:
+            fd = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
+            try:
+                os.write(fd, str(most).encode())
+            finally:
+                os.close(fd)
 
 
 def own_user_namespace() -> None:

@@ -21,20 +21,19 @@ class TaskSession:
         call.cancel()
 
 
-_M2: Final = {
-    Claim.OUTPUT_BYTES: "M2: every answer is withheld, for the runtime's object has no JSON form"
-}
+_ASKS_NOBODY: Final = {Claim.SUSPENDED: "the runtime has no way to ask a person from a tool"}
 _HOOKS: Final = {
+    **_ASKS_NOBODY,
     Claim.TIMEOUT: "a hook cannot end a tool: the audit says `timed_out`, the tool goes on",
     Claim.THREAD: "a hook cannot answer for a tool that runs",
     Claim.HIDDEN: "no hook sees which tools the model is offered",
-    Claim.OUTPUT_BYTES: "the answer goes from the tool to the model; it is not measured",
 }
+_MCP_FAILURE: Final = "Error executing tool fail"
 _MCP_SDK: Final = ("MCP SDK 2.x, server", "mounts.mcp_sdk.callgate_middleware", "mcp-sdk.md")
 _FASTMCP: Final = ("FastMCP 4, server and proxy", "mounts.fastmcp.CallgateMiddleware", "fastmcp.md")
 _ASGI: Final = ("any MCP server over HTTP", "mounts.asgi.CallgateASGI", "asgi.md")
 _GUARDED: Final = ("any function or block of code", "guarded", "guarded.md")
-_IN_PROGRAM: Final = {Claim.HIDDEN: "a program has no list of tools"}
+_IN_PROGRAM: Final = {**_ASKS_NOBODY, Claim.HIDDEN: "a program has no list of tools"}
 _PYDANTIC_AI: Final = (
     "Pydantic AI",
     "mounts.pydantic_ai.CallgateCapability`, `CallgateToolset",
@@ -45,21 +44,26 @@ _TOOLSET: Final = {
 }
 
 RUNTIMES: Final = (
-    Runtime("mcp_sdk", *_MCP_SDK, failure="Error executing tool fail"),
-    Runtime("mcp_sdk", *_MCP_SDK, failure="Error executing tool fail", options={"era": "legacy"}),
+    Runtime("mcp_sdk", *_MCP_SDK, cannot=_ASKS_NOBODY, failure="Error executing tool fail"),
+    Runtime(
+        "mcp_sdk",
+        *_MCP_SDK,
+        cannot=_ASKS_NOBODY,
+        failure="Error executing tool fail",
+        options={"era": "legacy"},
+    ),
     Runtime(
         "mcp_sdk_v1",
         "MCP SDK 1.x, server",
         "mounts.mcp_sdk_v1.guard_server",
         "mcp-sdk-v1.md",
         home="mcp_v1",
-        cannot={Claim.THREAD: "1.x runs sync tools on the event loop itself"},
-        findings=_M2,
+        cannot={**_ASKS_NOBODY, Claim.THREAD: "1.x runs sync tools on the event loop itself"},
     ),
-    Runtime("fastmcp", *_FASTMCP, findings=_M2),
-    Runtime("fastmcp", *_FASTMCP, findings=_M2, options={"era": "legacy"}),
-    Runtime("asgi", *_ASGI),
-    Runtime("asgi", *_ASGI, options={"stream": True}),
+    Runtime("fastmcp", *_FASTMCP, cannot=_ASKS_NOBODY),
+    Runtime("fastmcp", *_FASTMCP, cannot=_ASKS_NOBODY, options={"era": "legacy"}),
+    Runtime("asgi", *_ASGI, cannot=_ASKS_NOBODY),
+    Runtime("asgi", *_ASGI, cannot=_ASKS_NOBODY, options={"stream": True}),
     Runtime("guarded", *_GUARDED, cannot=_IN_PROGRAM),
     Runtime(
         "guarded",
@@ -77,7 +81,6 @@ RUNTIMES: Final = (
         "LangChain, LangGraph",
         "mounts.langchain.CallgateMiddleware",
         "langchain.md",
-        findings=_M2,
     ),
     Runtime(
         "openai_agents",
@@ -120,6 +123,10 @@ RUNTIMES: Final = (
         "mounts.crewai.install",
         "crewai.md",
         home="crewai",
-        cannot={**_HOOKS, Claim.CANCEL: "a crew cannot be cancelled while a tool runs"},
+        cannot={
+            **_HOOKS,
+            Claim.ANOTHER_LOOP: "a crew asks the router's loop from a thread: it works anywhere",
+            Claim.CANCEL: "a crew cannot be cancelled while a tool runs",
+        },
     ),
 )

@@ -30,13 +30,17 @@ class Application:
         self.stream = stream
         self.names = ["echo", "delete_all"]
         self.bodies: list[bytes] = []
+        self.lists = 0
         self.left = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         event = await receive()
         assert not event["more_body"]
-        self.bodies.append(event["body"])
         message = orjson.loads(event["body"])
+        if message.get("id") == "callgate-tools":  # the gate's own question, once
+            self.lists += 1
+        else:
+            self.bodies.append(event["body"])
         if "id" not in message:
             await send({"type": "http.response.start", "status": 202, "headers": []})
             await send({"type": "http.response.body"})
@@ -177,10 +181,16 @@ class HttpSession:
 
 @asynccontextmanager
 async def connect(
-    router: Router, tools: Tools, *, stream: bool = False, **gate: Any
+    router: Router,
+    tools: Tools,
+    *,
+    stream: bool = False,
+    second: Router | None = None,
+    **gate: Any,
 ) -> AsyncIterator[HttpSession]:
-    app = Application(tools, stream=stream)
-    app.names = [each.__name__ for each in functions_of(tools)]
-    session = HttpSession(CallgateASGI(app, router, agent="web", **gate))
-    await session.offered()  # as clients do; from then on the audit knows the names
-    yield session
+    application = Application(tools, stream=stream)
+    application.names = [each.__name__ for each in functions_of(tools)]
+    app = CallgateASGI(application, router, agent="web", **gate)
+    if second is not None:
+        app = CallgateASGI(app, second, agent="web", **gate)
+    yield HttpSession(app)

@@ -90,9 +90,14 @@ class Conversation:
 class ClaudeSession:
     """Conversations under one policy, one for each call."""
 
-    def __init__(self, router: Router, tools: Tools, **gate: Any) -> None:
+    def __init__(
+        self, router: Router, tools: Tools, *, second: Router | None = None, **gate: Any
+    ) -> None:
         self._made: Any = (tools, router)
         self._hooks = callgate_hooks(router, agent="web", **gate)
+        if second is not None:
+            for event, matchers in callgate_hooks(second, agent="web", **gate).items():
+                self._hooks[event] += matchers
         self._client: ClaudeSDKClient
 
     async def call(self, tool: str, /, **arguments: Any) -> str:

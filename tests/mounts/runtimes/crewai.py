@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import warnings
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -129,10 +129,10 @@ class CrewSession:
 
 @asynccontextmanager
 async def connect(router: Router, tools: Tools, **gate: Any) -> AsyncIterator[CrewSession]:
-    uninstall = install(router, agent="web", **gate)
+    second = gate.pop("second", None)
     session = CrewSession(tools)
-    try:
+    with ExitStack() as stack:
+        for each in [router] if second is None else [router, second]:
+            stack.callback(install(each, agent="web", **gate))
+        stack.callback(session.close)
         yield session
-    finally:
-        session.close()
-        uninstall()

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from tests.mounts.conftest import Tools
 
 
-def server_of(tools: Tools, router: Router, **options: Any) -> FastMCP[Any]:
-    gate = CallgateMiddleware(router, agent="web", **options)
-    server: FastMCP[Any] = FastMCP("web", middleware=[gate])
+def server_of(
+    tools: Tools, router: Router, *, second: Router | None = None, **options: Any
+) -> FastMCP[Any]:
+    routers = [router] if second is None else [router, second]
+    gates = [CallgateMiddleware(each, agent="web", **options) for each in routers]
+    server: FastMCP[Any] = FastMCP("web", middleware=gates)
     for function in functions_of(tools):
         server.tool(function)
     return server

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     run_configs: Any = import_module("google.adk.agents.run_config")
     models: Any = import_module("google.adk.models")
     runners: Any = import_module("google.adk.runners")
+    tool_contexts: Any = import_module("google.adk.tools.tool_context")
     types: Any = import_module("google.genai.types")
 
 from callgate.mounts.google_adk import CallgatePlugin
@@ -68,11 +69,17 @@ class Scene:
         **options: Any,
     ) -> None:
         self.model = Scripted(turns=list(turns))
+        self.asked: Any = None
+        """The newest question to a person."""
         made = tools if isinstance(tools, list) else functions_of(tools)
         options.setdefault("agent", "web")
+        second = options.pop("second", None)
         self.plugin = CallgatePlugin(router, **options)
+        others = list(more or [])
+        if second is not None:
+            others.append(CallgatePlugin(second, name="second", **options))
         agent = agents.LlmAgent(name="finder", model=self.model, tools=made)
-        self.runner = runners.InMemoryRunner(agent, plugins=[self.plugin, *(more or [])])
+        self.runner = runners.InMemoryRunner(agent, plugins=[self.plugin, *others])
 
     async def run(self, **config: Any) -> list[Any]:
         """What the model read of each call, in order."""
@@ -80,15 +87,27 @@ class Scene:
             session = await self.runner.session_service.create_session(
                 app_name=self.runner.app_name, user_id="alice"
             )
-            message = types.Content(role="user", parts=[types.Part(text="go")])
-            async for _ in self.runner.run_async(
-                user_id="alice",
-                session_id=session.id,
-                new_message=message,
-                run_config=run_configs.RunConfig(**config),
-            ):
-                pass
+            self._session = session.id
+            await self._send(types.Part(text="go"), **config)
         return list(self.model.answers)
+
+    async def confirm(self) -> None:
+        """Answer for the person who was asked."""
+        answer = types.FunctionResponse(
+            id=self.asked.id, name=self.asked.name, response={"confirmed": True}
+        )
+        await self._send(types.Part(function_response=answer))
+
+    async def _send(self, part: Any, **config: Any) -> None:
+        async for event in self.runner.run_async(
+            user_id="alice",
+            session_id=self._session,
+            new_message=types.Content(role="user", parts=[part]),
+            run_config=run_configs.RunConfig(**config),
+        ):
+            for call in event.get_function_calls():
+                if call.name == "adk_request_confirmation":
+                    self.asked = call
 
 
 class RunnerSession(TaskSession):
@@ -104,6 +123,25 @@ class RunnerSession(TaskSession):
         (answer,) = await self._scene([(tool, arguments)]).run(**config)
         (text,) = answer.values()
         return str(text)
+
+    async def suspend(self) -> None:
+        async def ask(tool_context: Any) -> str:
+            """Ask a person."""
+            if tool_context.tool_confirmation is None:
+                tool_context.request_confirmation(hint="may I?")
+                return "asked"
+            return "a person says yes"
+
+        ask.__annotations__["tool_context"] = tool_contexts.ToolContext
+        self._asking = self._scene.func(
+            [ask], *self._scene.args[1:], [("ask", {})], **self._scene.keywords
+        )
+        await self._asking.run()
+        assert self._asking.asked is not None
+
+    async def resume(self) -> str:
+        await self._asking.confirm()
+        return str(self._asking.model.answers)
 
     async def offered(self) -> set[str]:
         scene = self._scene()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from callgate import CallgateError
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 class Program(TaskSession):
     """A program whose functions are guarded, or else the blocks that call them."""
 
-    def __init__(self, router: Router, tools: Tools, *, block: bool, **gate: Any) -> None:
+    def __init__(
+        self, router: Router, tools: Tools, *, block: bool, second: Router | None, **gate: Any
+    ) -> None:
         self._tools = tools
+        self._outer = second
         self._block = block
         self._gate: Any = {"router": router, "agent": "web", **gate}
 
@@ -29,9 +32,15 @@ class Program(TaskSession):
         function = getattr(self._tools, tool)
         try:
             guard = guarded(**self._gate)(function)  # from here on the audit knows its name
+            if self._outer is not None:
+                guard = guarded(**{**self._gate, "router": self._outer})(guard)
             if not self._block:
                 return str(await guard(**arguments))
-            async with guarded(**self._gate, name=tool, arguments=arguments):
+            async with AsyncExitStack() as stack:
+                for router in filter(None, (self._outer, self._gate["router"])):
+                    gate = {**self._gate, "router": router}
+                    block = guarded(**gate, name=tool, arguments=arguments)
+                    await stack.enter_async_context(block)
                 if asyncio.iscoroutinefunction(function):
                     return str(await function(**arguments))
                 return str(await asyncio.to_thread(function, **arguments))
@@ -44,6 +53,11 @@ class Program(TaskSession):
 
 @asynccontextmanager
 async def connect(
-    router: Router, tools: Tools, *, block: bool = False, **gate: Any
+    router: Router,
+    tools: Tools,
+    *,
+    block: bool = False,
+    second: Router | None = None,
+    **gate: Any,
 ) -> AsyncIterator[Program]:
-    yield Program(router, tools, block=block, **gate)
+    yield Program(router, tools, block=block, second=second, **gate)

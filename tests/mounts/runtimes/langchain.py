@@ -11,6 +11,8 @@ from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 
 from callgate.mounts.langchain import CallgateMiddleware
 from tests.mounts.conftest import PATIENCE_S, Tools, functions_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 Call = tuple[str, dict[str, Any]]
 
+THREAD: Any = {"configurable": {"thread_id": "1"}}
 START_MESSAGE = {"messages": [{"role": "user", "content": "go"}]}
 
 
@@ -66,10 +69,13 @@ def agent_of(
     model = scripted(*turns)
     checkpointer = options.pop("checkpointer", None)
     context_schema = options.pop("context_schema", None)
-    gate = CallgateMiddleware(router, agent="web", **options)
+    second = options.pop("second", None)
+    gates = [CallgateMiddleware(router, agent="web", **options)]
+    if second is not None:
+        gates.append(CallgateMiddleware(second, agent="web", name="second", **options))
     made = tools if isinstance(tools, list) else langchain_tools(tools)
     agent = create_agent(
-        model, made, middleware=[gate], checkpointer=checkpointer, context_schema=context_schema
+        model, made, middleware=gates, checkpointer=checkpointer, context_schema=context_schema
     )
     return agent, model
 
@@ -94,6 +100,26 @@ class AgentSession(TaskSession):
         agent, _ = self._agent([(tool, arguments)])
         (answer,) = await answers(agent)
         return str(answer.content)
+
+    async def suspend(self) -> None:
+        def ask() -> str:
+            """Ask a person."""
+            return f"a person says {interrupt('may I?')}"
+
+        tool = StructuredTool.from_function(func=ask)
+        self._asking, _ = self._agent.func(
+            [tool],
+            *self._agent.args[1:],
+            [("ask", {})],
+            checkpointer=InMemorySaver(),
+            **self._agent.keywords,
+        )
+        paused = await self._asking.ainvoke(START_MESSAGE, THREAD)
+        assert paused["__interrupt__"][0].value == "may I?"
+
+    async def resume(self) -> str:
+        state = await self._asking.ainvoke(Command(resume="yes"), THREAD)
+        return str(tool_messages(state)[0].content)
 
     async def offered(self) -> set[str]:
         agent, model = self._agent()

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from tests.mounts.conftest import Tools
 
 
-def server_of(tools: Tools, router: Router, **options: Any) -> MCPServer:
-    server = MCPServer("web", middleware=[callgate_middleware(router, agent="web", **options)])
+def server_of(
+    tools: Tools, router: Router, *, second: Router | None = None, **options: Any
+) -> MCPServer:
+    routers = [router] if second is None else [router, second]
+    gates = [callgate_middleware(each, agent="web", **options) for each in routers]
+    server = MCPServer("web", middleware=gates)
     for function in functions_of(tools):
         server.add_tool(function)
     return server

@@ -26,9 +26,11 @@ BLOCKED_S = 0.3
 ASYNC_TOOLS = ("echo", "limited", "single", "slow", "delete_all", "fail", "small", "sized")
 
 
-def server_of(tools: Tools, router: Router, **options: Any) -> Any:
+def server_of(tools: Tools, router: Router, *, second: Router | None = None, **options: Any) -> Any:
     server = FastMCP("web")
     guard_server(router, server, agent="web", **options)
+    if second is not None:
+        guard_server(second, server, agent="web", **options)
     for name in ASYNC_TOOLS:
         server.add_tool(getattr(tools, name))
     return server

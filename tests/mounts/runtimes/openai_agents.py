@@ -45,8 +45,9 @@ def agent_of(
     tools: Tools | list[Any], router: Router, model: ScriptedModel, **options: Any
 ) -> Agent[Any]:
     made = tools if isinstance(tools, list) else function_tools(tools)
-    agent: Agent[Any] = Agent(name="web", model=model, tools=made)
-    return guard_agent(router, agent, **options)
+    second = options.pop("second", None)
+    agent = guard_agent(router, Agent(name="web", model=model, tools=made), **options)
+    return agent if second is None else guard_agent(second, agent, **options)
 
 
 async def run(agent: Agent[Any], **options: Any) -> list[str]:
@@ -71,6 +72,33 @@ class AgentSession(TaskSession):
     async def call(self, tool: str, /, **arguments: Any) -> str:
         (answer,) = await run(self._agent(scripted([(tool, arguments)])))
         return str(answer)
+
+    async def suspend(self) -> None:
+        """Ask another agent, as a tool, whose own tool needs an approval."""
+
+        async def buy() -> str:
+            return "a person says yes"
+
+        answer = [assistant_message("a person says yes")]
+        model = ScriptedModel([step([("buy", {})]), answer])
+        inner: Agent[Any] = Agent(
+            name="inner", model=model, tools=[function_tool(buy, needs_approval=True)]
+        )
+        asking = inner.as_tool("ask", "Ask a person.", run_config=CONFIG)
+        self._asking = self._agent.func(
+            [asking],
+            *self._agent.args[1:],
+            scripted([("ask", {"input": "go"})]),
+            **self._agent.keywords,
+        )
+        self._paused = await Runner.run(self._asking, "go", run_config=CONFIG)
+        assert len(self._paused.interruptions) == 1
+
+    async def resume(self) -> str:
+        state = self._paused.to_state()
+        state.approve(self._paused.interruptions[0])
+        resumed = await Runner.run(self._asking, state, run_config=CONFIG)
+        return str(resumed.to_input_list())
 
     async def offered(self) -> set[str]:
         model = scripted()

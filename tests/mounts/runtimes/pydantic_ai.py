@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -57,15 +58,18 @@ def agent_of(
     script = Scripted(*turns)
     model = FunctionModel(script)
     functions = tools if isinstance(tools, list) else functions_of(tools)
+    second = options.pop("second", None)
+    routers = [router] if second is None else [router, second]
     if way == "capability":
-        gate: CallgateCapability[Any] = CallgateCapability(router, agent="web", **options)
-        agent = Agent(model, tools=functions, capabilities=[gate], output_type=output_type)
+        gates: list[Any] = [CallgateCapability(each, agent="web", **options) for each in routers]
+        agent = Agent(model, tools=functions, capabilities=gates, output_type=output_type)
         return agent, script
     toolset: Any = FunctionToolset(functions)
     if way == "combined":
         toolset = CombinedToolset([toolset])
-    guarded = CallgateToolset(toolset, router, agent="web", **options)
-    return Agent(model, toolsets=[guarded], output_type=output_type), script
+    for each in routers:
+        toolset = CallgateToolset(toolset, each, agent="web", **options)
+    return Agent(model, toolsets=[toolset], output_type=output_type), script
 
 
 async def run(agent: Agent[Any, Any], **options: Any) -> Any:
@@ -84,6 +88,30 @@ class AgentSession(TaskSession):
         await run(agent)
         (answer,) = script.answers
         return str(answer.content)
+
+    async def suspend(self) -> None:
+        async def ask(context: RunContext[Any]) -> str:
+            if not context.tool_call_approved:
+                raise ApprovalRequired
+            return "a person says yes"
+
+        self._asking, self._script = self._agent.func(
+            [ask],
+            *self._agent.args[1:],
+            [("ask", {})],
+            output_type=[str, DeferredToolRequests],
+            **self._agent.keywords,
+        )
+        self._paused = await self._asking.run("go")
+        assert len(self._paused.output.approvals) == 1
+
+    async def resume(self) -> str:
+        (call,) = self._paused.output.approvals
+        await self._asking.run(
+            message_history=self._paused.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals={call.tool_call_id: True}),
+        )
+        return str(self._script.answers[0].content)
 
     async def offered(self) -> set[str]:
         agent, script = self._agent()
