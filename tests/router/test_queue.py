@@ -215,7 +215,7 @@ async def test_no_more_wait_than_the_queue_has_places(tmp_path: Path, queue: int
             True,
             None,
         )
-        assert error.limit == LimitInfo("concurrency", "agent:web", 1, 1)
+        assert error.limit == LimitInfo("queue", "agent:web", queue, queue)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
