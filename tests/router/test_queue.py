@@ -215,7 +215,8 @@ async def test_no_more_wait_than_the_queue_has_places(tmp_path: Path, queue: int
             True,
             None,
         )
-        assert error.limit == LimitInfo("queue", "agent:web", queue, queue)
+        full = LimitInfo("queue", "agent:web", queue, queue)
+        assert error.limit == (full if queue else LimitInfo("concurrency", "agent:web", 1, 1))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
