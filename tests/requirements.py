@@ -1274,6 +1274,19 @@ LAUNCHER: Final = (
         ),
     ),
     Requirement(
+        "launch.helpers",
+        "a program that callgate itself executes is one that no agent could have planted or changed",
+        ("launcher: levels", "design: Launcher"),
+        (
+            "tests/launcher/test_helper_program.py::test_what_every_system_has_goes_before_the_path",
+            "tests/launcher/test_helper_program.py::test_a_helper_that_others_may_write_to_is_refused_by_name",
+            "tests/launcher/test_helper_program.py::test_what_is_open_stays_the_file_that_was_checked",
+            "tests/containment/test_paths.py::test_a_bwrap_that_an_agent_plants_is_not_executed",
+            "tests/containment/test_paths.py::test_a_bwrap_that_is_replaced_after_it_was_found_is_not_executed",
+            "tests/containment/test_paths.py::test_a_mount_that_holds_callgate_itself_refuses_the_launch",
+        ),
+    ),
+    Requirement(
         "launch.groups",
         "the group of each hierarchy is found where its mount shows it",
         ("launcher: plan",),

@@ -10,7 +10,6 @@ the cause and what the host's owner can do.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -100,8 +99,8 @@ def user_namespaces(host: Host, known: NamespaceFacts) -> _Answer:
 def sandbox(host: Host, known: NamespaceFacts) -> _Answer:
     """Judge what the survey saw when it ran bwrap, as the user that agents will be."""
     boxed = host.bwrap
-    if shutil.which(host.bwrap_path) is None:
-        return "absent", "bwrap is not installed", _install("bubblewrap")
+    if not host.bwrap_path:
+        return "absent", boxed.reason, _install("bubblewrap")
     if boxed.reason.startswith(trial.SHARED):
         return "absent", boxed.reason, "use a bwrap that is not setuid and not wrapped"
     said = boxed.reason.splitlines()[-1:] or [""]

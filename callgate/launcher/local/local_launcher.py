@@ -11,11 +11,12 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from callgate.launcher import limit_message
-from callgate.launcher.host import cgroup, command, survey
+from callgate.launcher.host import cgroup, command, helper_program, places, survey
 from callgate.launcher.local import run_resources, warden_job, workspace
 from callgate.launcher.local.local_run import LocalRun
 from callgate.launcher.local.monitor import Monitor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from callgate.errors import LimitInfo
+    from callgate.launcher.host.places import Places
     from callgate.launcher.plan.capabilities import Host
     from callgate.launcher.protocol import Run
     from callgate.model import LaunchSpec
@@ -59,6 +61,8 @@ class LocalLauncher:
         self._closed = asyncio.Event()
         self._runs: dict[str, LocalRun] = {}
         self._monitor = Monitor()
+        self._places: Places = {}
+        self._adding_places = threading.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,6 +78,7 @@ class LocalLauncher:
     async def plan(self, spec: LaunchSpec) -> LaunchPlan:
         """Return what a launch of the spec would do; raises `LaunchRefused`."""
         host = await self._survey(spec)
+        await asyncio.to_thread(self._add_places, spec)
         found = await asyncio.to_thread(command.find, spec.command[0], self._environ, spec.cwd)
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}
@@ -123,6 +128,20 @@ class LocalLauncher:
             await run.discard()
         self._runs.clear()
         await self._monitor.aclose()
+
+    def _add_places(self, spec: LaunchSpec) -> None:
+        """Add the agent's writable mounts; refuse what would let a run change what we execute."""
+        with self._adding_places:  # plans are made in threads, for many agents at once
+            try:
+                places.add(self._places, spec)
+            except OSError as error:
+                raise _refused(spec.agent, error, "mounts") from None
+            if not self._places or spec.level == "privileged":
+                return
+            fault = helper_program.find_written(self._places)
+        if fault is not None:
+            gaps = {"mounts": f"{fault}: mount less of it, or read-only"}
+            raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="mounts")
 
     async def _survey(self, spec: LaunchSpec) -> Host:
         """Return the host, looked at as far as the spec needs, and only once."""

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from callgate.launcher.host import seccomp
+from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
 from callgate.launcher.warden import warden_mounts
@@ -63,6 +63,7 @@ def make(
     """Return the message, and descriptors that go with it; the caller closes these afterwards."""
     join, shown = ({}, {}) if inputs.group is None else inputs.group.join_handles()
     keep = {} if inputs.group is None else inputs.group.kill_handles()
+    program: dict[str, int] = {}
     directory = inputs.directory
     if directory is not None:
         keep["lock"] = os.dup(directory.lock)
@@ -90,7 +91,8 @@ def make(
     }
     if plan.sandbox is not None and directory is not None:
         _sandbox(job, plan, inputs, directory)
-    return job, {**join, **keep}
+        program["program"] = os.dup(helper_program.bwrap().fd)
+    return job, {**join, **keep, **program}
 
 
 def _sandbox(

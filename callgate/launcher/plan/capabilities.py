@@ -54,7 +54,8 @@ class Host(msgspec.Struct, frozen=True):
     warden: Capability = Capability(True)
     cgroups: Cgroups = Cgroups()
     bwrap: Capability = Capability(False, "not looked for")
-    bwrap_path: str = "bwrap"
+    bwrap_path: str = "/usr/bin/bwrap"
+    """Empty if there is none that can be trusted."""
     tmpfs: Capability = Capability(False, "not looked for")
     """A tmpfs of our own, with a size and a number of files."""
     seccomp: Capability = Capability(False, "not looked for")
