@@ -10,7 +10,7 @@ import pytest
 from callgate.launcher import LaunchRefused, LocalLauncher
 from callgate.launcher.host import helper_program
 from callgate.model import MountSpec
-from tests.containment.agents import run, spec
+from tests.containment.agents import close, next_id, read_line, run, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from callgate.model import LaunchSpec
 
 pytestmark = pytest.mark.usefixtures("sandbox")
+
+
+STARTS = 200
 
 
 @pytest.fixture
@@ -66,6 +69,20 @@ def replace_bwrap(folder: Path) -> None:
 
 def has_run(folder: Path) -> bool:
     return (folder / "ran").exists()
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory that agents may write to."""
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def open_up(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def names(path: Path) -> list[str]:
+    return [each.name for each in path.iterdir()]
 
 
 async def refusal(launcher: LocalLauncher, tried: LaunchSpec) -> str:
@@ -156,3 +173,144 @@ async def test_a_mount_that_holds_callgate_itself_refuses_the_launch(
     why = await refusal(launcher, agent("", writable(package)))
 
     assert "which callgate runs" in why
+
+
+READ = "import sys\nfor path in {paths!r}:\n    try: print(open(path).read(), end='')\n    except OSError as error: print(type(error).__name__)"
+
+
+async def test_a_link_that_a_run_plants_where_a_mount_belongs_is_not_followed(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    make_folder(shared / "inner")
+    plant = f"import os; os.rmdir('{shared}/inner'); os.symlink('{secret}', '{shared}/inner')"
+    await run(launcher, agent(plant, writable(shared)))
+
+    read = READ.format(paths=[f"{shared}/inner/key"])
+    why = await refusal(launcher, agent(read, writable(shared), MountSpec(f"{shared}/inner")))
+
+    assert f"{shared}/inner" in why
+
+
+async def test_a_link_is_not_followed_in_the_middle_of_a_path_either(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    make_folder(shared / "a")
+    make_folder(secret / "inner")
+    plant = f"import os; os.rmdir('{shared}/a'); os.symlink('{secret}', '{shared}/a')"
+    await run(launcher, agent(plant, writable(shared)))
+
+    why = await refusal(launcher, agent("", writable(shared), MountSpec(f"{shared}/a/inner")))
+
+    assert f"{shared}/a" in why
+
+
+async def test_a_link_that_one_agent_plants_is_not_followed_for_another(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    make_folder(shared / "a")
+    plant = f"import os; os.rmdir('{shared}/a'); os.symlink('{secret}', '{shared}/a')"
+    await run(launcher, agent(plant, writable(shared)))
+
+    why = await refusal(launcher, agent("", MountSpec(f"{shared}/a")))
+
+    assert f"{shared}/a" in why
+
+
+async def test_a_writable_mount_inside_of_another_does_not_lead_out(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    make_folder(shared / "a")
+    make_folder(shared / "a" / "b")
+    open_up(secret)
+    plant = f"import os; os.rmdir('{shared}/a/b'); os.symlink('{secret}', '{shared}/a/b')"
+    await run(launcher, agent(plant, writable(shared)))
+    write = f"open('{shared}/a/b/new', 'w').close()"
+    mounts = (writable(shared), MountSpec(f"{shared}/a"), writable(shared / "a" / "b"))
+
+    await refusal(launcher, agent(write, *mounts))
+
+    assert sorted(names(secret)) == ["key"]
+
+
+async def test_a_link_of_the_hosts_own_is_followed(
+    launcher: LocalLauncher, tmp_path: Path, shared: Path
+) -> None:
+    put(shared / "file", "text\n")
+    link = tmp_path / "link"
+    link.symlink_to("shared")
+
+    said = await run(launcher, agent(READ.format(paths=[f"{link}/file"]), MountSpec(str(link))))
+
+    assert said.out == "text\n"
+
+
+async def test_mounts_inside_of_mounts_keep_their_own_rights(
+    launcher: LocalLauncher, shared: Path
+) -> None:
+    for path in (shared / "a", shared / "a" / "b"):
+        make_folder(path)
+    mounts = (writable(shared), MountSpec(f"{shared}/a"), writable(shared / "a" / "b"))
+    code = f"""
+for folder in ("", "/a", "/a/b"):
+    try:
+        open("{shared}" + folder + "/new", "w").close()
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+"""
+    said = await run(launcher, agent(code, *mounts))
+
+    assert said.out.splitlines() == ["written", "Read-only file system", "written"]
+
+
+async def test_a_read_only_mount_may_have_a_writable_one_inside(
+    launcher: LocalLauncher, shared: Path
+) -> None:
+    make_folder(shared / "a")
+    code = f"""
+for folder in ("", "/a"):
+    try:
+        open("{shared}" + folder + "/new", "w").close()
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+"""
+    said = await run(launcher, agent(code, MountSpec(str(shared)), writable(shared / "a")))
+
+    assert said.out.splitlines() == ["Read-only file system", "written"]
+
+
+async def test_a_run_that_swaps_a_directory_for_a_link_all_the_time_never_leads_out(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    """The one that races is alive while the others start: a pool, or a restart."""
+    make_folder(shared / "inner")
+    race = f"""
+import os
+os.chdir({str(shared)!r})
+os.symlink({str(secret)!r}, "link")
+print("racing", flush=True)
+while True:
+    try:
+        os.rename("inner", "kept"); os.rename("link", "inner")
+        os.rename("inner", "link"); os.rename("kept", "inner")
+    except OSError:
+        pass
+"""
+    racing = await launcher.launch(agent(race, writable(shared)), run_id=next_id())
+    assert await read_line(racing.stdout) == "racing\n"
+    read = READ.format(paths=[f"{shared}/inner/key"])
+    tried = agent(read, writable(shared), MountSpec(f"{shared}/inner"))
+    ends = set()
+    try:
+        for _ in range(STARTS):
+            try:
+                ends.add((await run(launcher, tried)).out)
+            except LaunchRefused:
+                ends.add("refused")
+    finally:
+        await racing.stop("stop_requested", 0)
+        close(racing)
+
+    assert "secret\n" not in ends
+    assert ends <= {"refused", "FileNotFoundError\n", "PermissionError\n"}

@@ -19,11 +19,12 @@ from callgate.launcher.plan import bwrap, environment
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from callgate.launcher.host.cgroup import Group
     from callgate.launcher.local.workspace import RunDirectory
+    from callgate.launcher.plan.bwrap import Bind, Sandbox
     from callgate.launcher.plan.capabilities import Host
     from callgate.launcher.plan.launch_plan import LaunchPlan
     from callgate.model import LaunchSpec
@@ -55,6 +56,8 @@ class JobInputs(NamedTuple):
     directory: RunDirectory | None
     group: Group | None
     token: str | None
+    places: Collection[tuple[int, int]] = ()
+    """What runs can write to: links in there are not followed."""
 
 
 def make(
@@ -101,22 +104,25 @@ def _sandbox(
     """Put bwrap in front of the agent, and our last step between them."""
     sandbox, workspace, host = plan.sandbox, plan.workspace, inputs.host
     assert sandbox is not None  # noqa: S101  # asked by the caller
-    staged = host.uid == 0
-    sources = [bind.path for bind in sandbox.binds] if staged else []
-    places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
-    place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
+    staged = sandbox.staged
+    stage = warden_mounts.STAGE
+    place = f"{stage}/{warden_mounts.WORKSPACE}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
     owner = None if plan.drop is None else [plan.drop, plan.drop]
-    if staged or tmpfs:
+    searched = [bind.path for bind in sandbox.binds if bind.searched]
+    if staged or tmpfs or searched:
         job["mounts"] = {
             "workspace": str(directory.workspace) if tmpfs else None,
             "options": _tmpfs_options(plan),
             "directories": list(PARTS),
             "owner": owner,
             "stage": str(directory.stage) if staged else None,
-            "sources": [*sources, str(directory.workspace)],
+            "shared": str(directory.workspace),
+            "trees": _trees(sandbox) if staged else [],
+            "searched": [] if staged else searched,
+            "places": [list(place) for place in inputs.places],
             "unmount": [
-                *([warden_mounts.STAGE, str(directory.stage)] if staged else []),
+                *([stage, str(directory.stage)] if staged else []),
                 *([str(directory.workspace)] if tmpfs else []),
             ],
         }
@@ -126,13 +132,32 @@ def _sandbox(
         "seccomp": seccomp.program() if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
     }
-    job["args"] = bwrap.arguments(sandbox, places, place)
+    job["args"] = bwrap.arguments(sandbox, place, stage)
     last = [host.interpreter, "-I", "-S", "-c", _BOOT, "{inside}", "{stderr}"]
     job["argv"] = [host.bwrap_path, "--args", "{args}", "--", *last]
     job["cwd"] = "/"
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _trees(sandbox: Sandbox) -> list[dict[str, Any]]:
+    """Return what the warden assembles: the two parts of the workspace, then what is bound."""
+    found = []
+    for tree in bwrap.trees(sandbox.binds):
+        root = tree.bind.path.rstrip("/")
+        parts = [_part(part, part.path[len(root) + 1 :]) for part in tree.parts]
+        found.append({**_part(tree.bind, ""), "parts": parts})
+    return found
+
+
+def _part(bind: Bind, below: str) -> dict[str, Any]:
+    return {
+        "source": bind.path,
+        "below": below,
+        "writable": bind.writable,
+        "searched": bind.searched,
+    }
 
 
 def _tmpfs_options(plan: LaunchPlan) -> str:
@@ -160,7 +185,7 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
     landlock = None if sandbox is None else sandbox.landlock
     rules = None
     if landlock is not None:
-        rules = (landlock.abi, list(landlock.writable), landlock.tcp, landlock.scoped)
+        rules = (landlock.abi, list(landlock.writable), landlock.tcp, landlock.scoped, list(landlock.sockets))
     step = {
         "argv": list(plan.argv),
         "landlock": rules,

@@ -214,6 +214,10 @@ def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
     if misplaced and host.bwrap.present:
         reason = f"{', '.join(misplaced)} cannot be a mount; level privileged shows everything"
         effects["filesystem"] = Effect("absent", reason)
+    inside = [] if bwrap.can_stage(host) else bwrap.unsafe_mounts(spec)
+    if inside and host.bwrap.present:
+        reason = f"{', '.join(inside)} cannot be mounted inside of what the agent writes to: "
+        effects["filesystem"] = Effect("absent", reason + host.tmpfs.reason)
     # Without bwrap nobody loads a filter or runs our last step.
     effects["seccomp"] = _of(host.seccomp) if host.bwrap.present else boxed
     effects["landlock"] = _landlock(spec.level, host) if host.bwrap.present else boxed

@@ -64,6 +64,8 @@ def tmpfs() -> None:
             "directories": [],
             "owner": None,
             "stage": None,
+            "searched": [],
+            "places": [],
         }
     )
     with open(os.path.join(root, "big"), "wb", buffering=0) as file:
