@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from callgate.launcher import LaunchRefused, LocalLauncher
@@ -78,6 +79,11 @@ def make_folder(path: Path) -> None:
 
 
 def open_up(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def lowered(path: Path) -> None:
+    """Let everybody write to a file."""
     path.chmod(0o777)
 
 
@@ -314,3 +320,114 @@ while True:
 
     assert "secret\n" not in ends
     assert ends <= {"refused", "FileNotFoundError\n", "PermissionError\n"}
+
+
+def python_of(folder: Path, home: Path, link: Path) -> Path:
+    """Make a virtual environment by hand."""
+    for path in (folder, folder / "bin"):
+        make_folder(path)
+    lowered(put(folder / "pyvenv.cfg", f"home = {home}\n"))
+    (folder / "bin" / "python").symlink_to(link)
+    return folder / "bin" / "python"
+
+
+def installation(folder: Path) -> Path:
+    """Make what looks like an interpreter with its prefix, and has a secret."""
+    for path in (folder / "bin", folder / "lib", folder / "lib" / "python3.11"):
+        path.mkdir()
+    return put(folder / "bin" / "python3", "#!/bin/sh\ncat $(dirname $0)/../key\n")
+
+
+def command(tried: LaunchSpec, *words: str | Path) -> LaunchSpec:
+    return msgspec.structs.replace(tried, command=tuple(map(str, words)))
+
+
+ATTACKS = {
+    "the home of a virtual environment": "open('{venv}/pyvenv.cfg', 'w').write('home = {key}/bin')",
+    "a link in bin": "os.remove('{venv}/bin/python'); os.symlink('{key}/bin/python3', '{venv}/bin/python')",
+    "a #! line": "os.remove('{venv}/bin/python'); f = open('{venv}/bin/python', 'w'); "
+    "f.write('#!{key}/bin/python3\\n'); f.close(); os.chmod('{venv}/bin/python', 0o755)",
+    "a directory for a link": "os.rename('{venv}/bin', '{venv}/old'); "
+    "os.symlink('{key}/bin', '{venv}/bin'); os.symlink('python3', '{venv}/python')",
+    "all of it for a link": "os.rename('{venv}', '{venv}.old'); os.symlink('{key}', '{venv}')",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_program_that_an_agent_rewrites_shows_nothing_of_the_host(
+    launcher: LocalLauncher, shared: Path, secret: Path, attack: str
+) -> None:
+    installation(secret)
+    python = python_of(shared / "venv", Path("/usr/bin"), Path("/usr/bin/python3"))
+    code = "import os; " + ATTACKS[attack].format(venv=shared / "venv", key=secret)
+    first = command(agent("", writable(shared)), python, "-I", "-S", "-c", code)
+    ran = await run(launcher, first)
+    assert (ran.err, ran.stopped.exit_code) == ("", 0)
+
+    read = "import os; print(os.path.exists('{0}'), os.listdir('{0}'))".format(secret)
+    after = command(agent("", writable(shared)), python, "-I", "-S", "-c", read)
+    try:
+        said = await run(launcher, after)
+    except LaunchRefused as refused:
+        assert str(secret) in " ".join(refused.gaps.values()) or str(shared) in str(refused.gaps)
+    else:
+        assert "key" not in said.out
+        assert "secret" not in said.out
+
+
+async def test_what_the_policy_shows_may_be_reached_through_a_writable_mount(
+    launcher: LocalLauncher, shared: Path, secret: Path
+) -> None:
+    interpreter = installation(secret)
+    python = python_of(shared / "venv", interpreter.parent, interpreter)
+    tried = command(agent("", writable(shared)), python)
+
+    assert str(secret) in await refusal(launcher, tried)
+    shown = agent("", writable(shared), MountSpec(str(secret)))
+
+    assert (await run(launcher, command(shown, python))).stopped.exit_code is not None
+
+
+async def test_an_agent_cannot_have_its_mount_taken_for_an_installation(
+    launcher: LocalLauncher, tmp_path: Path, shared: Path
+) -> None:
+    """`lib/python3*` makes the parent of `bin` a prefix, which is shown whole."""
+    top = tmp_path / "top"
+    for path in (top, top / "bin", top / "lib"):
+        make_folder(path)
+    put(top / "bin" / "python3", "#!/bin/sh\nls $(dirname $0)/..\n")
+    put(top / "key", "secret\n")
+    plant = f"import os; os.mkdir('{top}/lib/python3.11')"
+    mounts = (writable(top / "lib"), writable(shared))
+    await run(launcher, agent(plant, *mounts))
+
+    why = await refusal(launcher, command(agent("", *mounts), top / "bin" / "python3"))
+
+    assert f"{top}/lib" in why
+
+
+async def test_a_script_with_another_name_decides_nothing(
+    launcher: LocalLauncher, tmp_path: Path, shared: Path, secret: Path
+) -> None:
+    interpreter = installation(secret)
+    script = put(tmp_path / "tool", f"#!{interpreter}\n")
+    (shared / "same").hardlink_to(script)
+    lowered(script)
+
+    why = await refusal(launcher, command(agent("", writable(shared)), script))
+
+    assert "hard link" in why
+
+
+async def test_a_program_that_one_agent_plants_on_the_path_is_not_run_for_another(
+    root: Path, shared: Path
+) -> None:
+    put(shared / "tool", f"#!/bin/sh\ntouch {shared}/ran\n")
+    environ = {"PATH": f"{shared}:/usr/bin:/bin"}
+    async with LocalLauncher(root=root, environ=environ) as launcher:
+        await run(launcher, agent("", writable(shared)))
+
+        why = await refusal(launcher, command(spec(""), "tool"))
+
+    assert "whole path" in why
+    assert not has_run(shared)

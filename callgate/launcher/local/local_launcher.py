@@ -79,7 +79,8 @@ class LocalLauncher:
         """Return what a launch of the spec would do; raises `LaunchRefused`."""
         host = await self._survey(spec)
         await asyncio.to_thread(self._add_places, spec)
-        found = await asyncio.to_thread(command.find, spec.command[0], self._environ, spec.cwd)
+        asked = (spec.command[0], self._environ, spec.cwd, self._places)
+        found = await asyncio.to_thread(command.find, *asked)
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="command")

@@ -121,6 +121,21 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
     )
 
 
+def find_doubt(
+    spec: LaunchSpec, host: Host, command: Command, sandbox: Sandbox | None
+) -> str | None:
+    """Return why the command cannot be run: a run may have chosen a part of it."""
+    if sandbox is None:
+        # On the host any path is as good as another; only a search can be led astray.
+        searched = "/" not in spec.command[0] and command.doubts
+        return f"{command.doubts[0][1]}: name it by its whole path" if searched else None
+    shown = [*(bind.path for bind in sandbox.binds), *host.root_links]
+    for path, why in command.doubts:
+        if not any(is_below(path, each) for each in shown):
+            return f"{path} is not shown, because {why}: mount it, or keep the program elsewhere"
+    return None
+
+
 def can_stage(host: Host) -> bool:
     """Return whether the warden can mount: as root, or in a user namespace of its own."""
     return host.uid == 0 or host.tmpfs.present

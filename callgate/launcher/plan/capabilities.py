@@ -75,3 +75,5 @@ class Command(msgspec.Struct, frozen=True):
     """Files and prefixes that it needs: link targets, a `#!` interpreter, a venv."""
     open: bool = True
     """Whether any user can reach all of them."""
+    doubts: tuple[tuple[str, str], ...] = ()
+    """What it needs as well, but as a run may have decided, and why: never bound."""

@@ -99,6 +99,12 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     gaps = _gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
+    sandbox = None
+    if sandboxed:
+        sandbox = bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
+    doubt = bwrap.find_doubt(spec, host, command, sandbox)
+    if doubt is not None:  # nobody can allow this: it is a hole, not a lack
+        return Refusal({"command": doubt}, effective)
     rlimits = _rlimits(spec, host)
     late = tuple(limit for limit in rlimits if sandboxed and limit[0] == "RLIMIT_AS")
     watched = ("memory", "pids", "disk", "files", "connections")
@@ -116,9 +122,7 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         late_rlimits=late,
         drop=DROP_ID if host.uid == 0 and effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
-        sandbox=bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
-        if sandboxed
-        else None,
+        sandbox=sandbox,
         environment=environment.names(spec),
     )
 
