@@ -23,6 +23,7 @@ from callgate.launcher.host import cgroup, seccomp, trial
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.cgroup_site import DELEGATE
 from callgate.launcher.plan import cgroup_plan
+from callgate.launcher.plan.bwrap import SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan
 from callgate.launcher.plan.launch_plan import NOT_ASKED
@@ -132,7 +133,8 @@ def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
     if (tried.value or 0) < LANDLOCK_FULL:
         why = f"version {tried.value}; level strict needs {LANDLOCK_FULL}"
         return "degraded", why, "use Linux 6.12 or newer"
-    return "enforced", f"version {tried.value}", ""
+    late = "; sockets that the host makes below a mount after a launch are not refused (9 can)"
+    return "enforced", f"version {tried.value}{late * ((tried.value or 0) < SOCKETS_ABI)}", ""
 
 
 def workspace(_host: Host, known: NamespaceFacts) -> _Answer:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from callgate.launcher.plan.bwrap import Bind, Sandbox, arguments, is_below, sandbox, trees
+from callgate.launcher.plan.bwrap import (
+    Bind,
+    Sandbox,
+    arguments,
+    is_below,
+    needs_fresh_workspace,
+    sandbox,
+    trees,
+)
 from callgate.launcher.plan.capabilities import Command, Host
 from callgate.launcher.warden.warden_mounts import STAGE
 from callgate.model import LaunchSpec, MountSpec
@@ -60,6 +69,18 @@ def test_what_is_inside_of_another_bind_comes_with_it() -> None:
     assert [tree.parts for tree in trees(binds)] == [(), (binds[2],), (binds[1],)]
 
 
+@pytest.mark.parametrize(
+    ("path", "staged", "fresh"),
+    [("/tmp/a", False, True), ("/tmp/a", True, False), ("/srv", False, False)],  # noqa: S108
+)
+def test_without_a_stage_a_mount_in_the_workspace_needs_a_fresh_one(
+    path: str, *, staged: bool, fresh: bool
+) -> None:
+    box = msgspec.structs.replace(BOX, staged=staged, binds=(Bind(path),))
+
+    assert needs_fresh_workspace(box) is fresh
+
+
 def test_the_root_is_read_only_in_the_end() -> None:
     words = arguments(BOX, "/runs/1", STAGE)
 
@@ -113,3 +134,12 @@ def test_a_name_that_only_begins_alike_is_not_inside() -> None:
     assert is_below("/srv/a", "/srv")
     assert is_below("/srv", "/srv")
     assert not is_below("/srv2", "/srv")
+
+
+@pytest.mark.parametrize("path", ["/srv/a/../b", "//srv//b/", "/srv/./b"])
+def test_a_mount_has_one_spelling(path: str) -> None:
+    spec = LaunchSpec("a", ("x",), level="standard", mounts=(MountSpec(path),))
+
+    box = sandbox(spec, HOST, Command("/usr/bin/x"), seccomp=True)
+
+    assert "/srv/b" in [bind.path for bind in box.binds]

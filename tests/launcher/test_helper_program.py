@@ -32,6 +32,10 @@ def found(*folders: Path) -> helper_program.Helper:
     return helper
 
 
+def overlap(place: Path) -> str:
+    return helper_program.find_written({key(place): str(place)}, Path("/none")) or ""
+
+
 def key(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
@@ -126,14 +130,25 @@ def test_what_is_open_stays_the_file_that_was_checked(tmp_path: Path) -> None:
 def test_a_mount_that_holds_callgate_or_a_part_of_it_is_found(up: int) -> None:
     package = Path(helper_program.__file__).parents[2 + up]
 
-    assert str(package) in (helper_program.find_written({key(package): str(package)}) or "")
+    assert str(package) in overlap(package)
 
 
 def test_a_mount_inside_of_callgate_is_found() -> None:
     inside = Path(helper_program.__file__).parent
 
-    assert str(inside) in (helper_program.find_written({key(inside): str(inside)}) or "")
+    assert str(inside) in overlap(inside)
 
 
 def test_a_mount_beside_callgate_is_none_of_its_business(tmp_path: Path) -> None:
-    assert helper_program.find_written({key(tmp_path): str(tmp_path)}) is None
+    assert overlap(tmp_path) == ""
+
+
+@pytest.mark.parametrize("root", ["there", "not yet there"])
+def test_a_mount_that_holds_the_directories_of_runs_is_found(tmp_path: Path, root: str) -> None:
+    path = tmp_path / "state" / "runs"
+    if root == "there":
+        path.mkdir(parents=True)
+
+    found = helper_program.find_written({key(tmp_path): str(tmp_path)}, path)
+
+    assert str(tmp_path) in (found or "")

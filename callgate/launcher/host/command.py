@@ -45,10 +45,10 @@ def find(
     if found is None:
         return None
     path = str(Path(found).absolute())
-    found = _reaches(Path(path), environ, dict(places or {}))
-    reaches = tuple(each for each, doubt in found.items() if doubt is None)
-    doubts = tuple((each, doubt) for each, doubt in found.items() if doubt is not None)
-    return Command(path, reaches, all(_is_open(Path(each)) for each in found), doubts)
+    needed = _reaches(Path(path), environ, dict(places or {}))
+    reaches = tuple(each for each, doubt in needed.items() if doubt is None)
+    doubts = tuple((each, doubt) for each, doubt in needed.items() if doubt is not None)
+    return Command(path, reaches, all(_is_open(Path(each)) for each in needed), doubts)
 
 
 def _reaches(path: Path, environ: Mapping[str, str], places: Places) -> dict[str, str | None]:

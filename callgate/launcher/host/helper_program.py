@@ -87,10 +87,15 @@ def bwrap() -> Helper:
     return find("bwrap")
 
 
-def find_written(places: Places) -> str | None:
-    """Return which of the programs that a launch executes runs could change; None if none."""
-    libraries = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]))
-    for path in (interpreter(), bwrap().path, *libraries):
+def find_written(places: Places, root: Path) -> str | None:
+    """Return which of the files that a launch relies on runs could change; None if none.
+
+    They are the programs that it executes, and `root`, where runs keep their directories: a
+    sweep kills and removes what it finds written there.
+    """
+    libraries = (Path(os.__file__).parent, Path(__file__).parents[2])
+    above = next(each for each in (root, *root.parents) if each.exists())
+    for path in map(str, (interpreter(), bwrap().path, *libraries, above)):
         if not path.startswith("/"):
             continue
         try:
@@ -99,7 +104,8 @@ def find_written(places: Places) -> str | None:
             return f"{path}: {error.filename}: {error.strerror}"
         os.close(opened.fd)
         below = (place for place in places.values() if place.startswith(f"{opened.real}/"))
-        written = opened.written or next(below, None)
+        whole = root == above or path != str(above)  # else what is ours in there is not there yet
+        written = opened.written or (next(below, None) if whole else None)
         if written is not None:
-            return f"{path}, which callgate runs, and {written}, which agents can write to, overlap"
+            return f"{path}, which callgate uses, and {written}, which agents can write to, overlap"
     return None

@@ -8,9 +8,9 @@ and inode, because a name can be given to something else.
 from __future__ import annotations
 
 import os
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from callgate.launcher.plan import bwrap
 from callgate.launcher.warden.safe_path import open_path
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def add(places: Places, spec: LaunchSpec) -> None:
     """Add what a contained agent may write to; raises `OSError` for a path that is unsafe."""
     if spec.level in ("privileged", "strict"):  # one has no walls, the other writes to no mount
         return
-    paths = [str(PurePosixPath(each.path)) for each in spec.mounts if not each.read_only]
+    paths = [bwrap.place_of(each) for each in spec.mounts if not each.read_only]
     for path in sorted(path for path in paths if path.startswith("/")):
         opened = open_path(path, places)
         try:

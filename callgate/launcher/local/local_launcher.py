@@ -23,6 +23,7 @@ from callgate.launcher.local.monitor import Monitor
 from callgate.launcher.local.run_resources import RunResources
 from callgate.launcher.local.stdio import Stdio
 from callgate.launcher.local.warden_client import StepFailed, WardenProcess
+from callgate.launcher.plan import bwrap
 from callgate.launcher.plan.launch_plan import LaunchPlan, Refusal, plan
 from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.launcher.warden.shim import describe
@@ -139,7 +140,7 @@ class LocalLauncher:
                 raise _refused(spec.agent, error, "mounts") from None
             if not self._places or spec.level == "privileged":
                 return
-            fault = helper_program.find_written(self._places)
+            fault = helper_program.find_written(self._places, self._root)
         if fault is not None:
             gaps = {"mounts": f"{fault}: mount less of it, or read-only"}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="mounts")
@@ -184,7 +185,8 @@ class LocalLauncher:
             raise TypeError("only a run of this launcher can be resumed")
         before = paused.plan
         parts = (before.sandbox, before.workspace, before.drop)
-        if parts != (decided.sandbox, decided.workspace, decided.drop):
+        same = parts == (decided.sandbox, decided.workspace, decided.drop)
+        if not same or bwrap.needs_fresh_workspace(decided.sandbox):
             _LOG.warning("agent %s begins anew: its containment has changed", decided.agent)
             await paused.discard()
             self._runs.pop(paused.run_id, None)

@@ -185,7 +185,13 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
     landlock = None if sandbox is None else sandbox.landlock
     rules = None
     if landlock is not None:
-        rules = (landlock.abi, list(landlock.writable), landlock.tcp, landlock.scoped, list(landlock.sockets))
+        rules = (
+            landlock.abi,
+            list(landlock.writable),
+            landlock.tcp,
+            landlock.scoped,
+            list(landlock.sockets),
+        )
     step = {
         "argv": list(plan.argv),
         "landlock": rules,

@@ -8,6 +8,7 @@ everybody can read.
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from callgate.launcher.plan.capabilities import Command, Host
-    from callgate.model import LaunchSpec, Level
+    from callgate.model import LaunchSpec, Level, MountSpec
 
 ROOT_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Links into /usr on merged systems; directories of their own elsewhere."""
@@ -44,6 +45,9 @@ TCP_ABI = 4
 """The version of landlock that knows TCP ports."""
 SCOPE_ABI = 6
 """The version that can keep abstract sockets and signals of others away."""
+
+SOCKETS_ABI = 9
+"""The version that can keep sockets that have a path away (Linux 7.1)."""
 
 TcpRule = Literal["free", "connect", "none"]
 _TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
@@ -81,7 +85,7 @@ class LandlockPlan(msgspec.Struct, frozen=True):
     scoped: bool
     """No abstract sockets of, and no signals to, processes outside."""
     sockets: tuple[str, ...] = ()
-    """Where sockets of others may be connected to, for a kernel that asks (version 9)."""
+    """Where sockets of others may be connected to, for a kernel that asks (`SOCKETS_ABI`)."""
 
 
 class Sandbox(msgspec.Struct, frozen=True):
@@ -106,7 +110,7 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
     reaches = [*command.reaches, host.interpreter_prefix]
     binds = {path: Bind(path) for path in (*root, *reaches)}
     for mount in spec.mounts:
-        path = str(PurePosixPath(mount.path))
+        path = place_of(mount)
         writable = not mount.read_only and spec.level != "strict"
         binds[path] = Bind(path, writable, mount.sockets, searched=not mount.sockets)
     kept = _without_covered(binds)
@@ -136,6 +140,12 @@ def find_doubt(
     return None
 
 
+def place_of(mount: MountSpec) -> str:
+    """Return a mount's path in one spelling: no `..`, no slash too many."""
+    path = posixpath.normpath(mount.path)
+    return f"/{path.lstrip('/')}" if path.startswith("/") else path  # `//` is a root of its own
+
+
 def can_stage(host: Host) -> bool:
     """Return whether the warden can mount: as root, or in a user namespace of its own."""
     return host.uid == 0 or host.tmpfs.present
@@ -143,12 +153,19 @@ def can_stage(host: Host) -> bool:
 
 def unsafe_mounts(spec: LaunchSpec) -> list[str]:
     """Return the mounts that are inside of what a run can write to: they need a stage."""
-    places = [WORKSPACE, TEMPORARY]
-    if spec.level != "strict":
-        places += [str(PurePosixPath(each.path)) for each in spec.mounts if not each.read_only]
-    paths = [str(PurePosixPath(each.path)) for each in spec.mounts]
+    if spec.level == "strict":
+        return []
+    places = [place_of(each) for each in spec.mounts if not each.read_only]
+    paths = [place_of(each) for each in spec.mounts]
     inside = (path for path in paths if any(is_below(path, at) and path != at for at in places))
     return list(dict.fromkeys(inside))
+
+
+def needs_fresh_workspace(plan: Sandbox | None) -> bool:
+    """Return whether bwrap mounts in the agent's files, where a paused run has left links."""
+    if plan is None or plan.staged:
+        return False
+    return any(is_below(bind.path, at) for bind in plan.binds for at in (WORKSPACE, TEMPORARY))
 
 
 def trees(binds: Iterable[Bind]) -> tuple[Tree, ...]:
@@ -198,7 +215,9 @@ def arguments(plan: Sandbox, workspace: str, stage: str) -> list[str]:
     # After /tmp, so that a mount below it is not covered.
     for number, tree in enumerate(trees(plan.binds)[2:] if plan.staged else ()):
         # A tree that is writable in parts comes with the others read-only already.
-        option = "--bind" if any(each.writable for each in (tree.bind, *tree.parts)) else "--ro-bind"
+        option = (
+            "--bind" if any(each.writable for each in (tree.bind, *tree.parts)) else "--ro-bind"
+        )
         words += [option, f"{stage}/{number}", tree.bind.path]
     for bind in () if plan.staged else plan.binds:
         words += ["--bind" if bind.writable else "--ro-bind", bind.path, bind.path]

@@ -47,6 +47,10 @@ _LANDLOCK_NEEDED: dict[Level, int] = {
     "network": bwrap.SCOPE_ABI,
 }
 _SECOND_NS = 1_000_000_000
+_LATE_SOCKETS = (
+    "a socket that the host makes below a mount after the launch can be connected to: "
+    f"only landlock {bwrap.SOCKETS_ABI} (Linux 7.1) refuses that"
+)
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -214,7 +218,10 @@ def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
     effects = {"namespaces": boxed, "filesystem": boxed, "network": boxed}
     if spec.level == "network":
         effects["network"] = _NOT_ASKED
-    misplaced = [each.path for each in spec.mounts if not _is_place(each.path)]
+    late = any(not each.sockets for each in spec.mounts) and host.landlock_abi < bwrap.SOCKETS_ABI
+    if late and host.bwrap.present:
+        effects["filesystem"] = Effect("enforced", _LATE_SOCKETS)
+    misplaced = [each.path for each in spec.mounts if not _is_place(bwrap.place_of(each))]
     if misplaced and host.bwrap.present:
         reason = f"{', '.join(misplaced)} cannot be a mount; level privileged shows everything"
         effects["filesystem"] = Effect("absent", reason)

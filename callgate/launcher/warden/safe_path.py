@@ -19,6 +19,8 @@ import errno
 import os
 import stat
 
+from callgate.launcher.warden.warden_stdlib import ignore_os_error
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -59,95 +61,101 @@ def open_path(
     Raises `UnsafePath` for a link in a writable place, and `OSError` for what is not there.
     """
     root = os.open("/", _FLAGS | os.O_DIRECTORY)
-    return _open(root, path, tuple(writable), check, follow=True)
+    return _Walk(path, tuple(writable), check, follow=True).open(root)
 
 
 def open_below(folder: int, path: str, *, make: bool = False) -> int:
-    """Open what is below an open directory, following no link; `make` makes what is missing.
+    """Open what is below an open directory, following no link.
 
-    What is missing is made as directories, also the last part.
+    With `make` a part that is missing is made, as a directory, also the last one.
     """
-    if not make:
-        return _open(os.dup(folder), path, (), None, follow=False).fd
-    fd = os.dup(folder)
-    for name in _parts(path):
+    return _Walk(path, (), None, follow=False, make=make).open(os.dup(folder)).fd
+
+
+class _Walk:
+    """One path on its way from a directory to what it names."""
+
+    def __init__(
+        self,
+        path: str,
+        writable: tuple[tuple[int, int], ...],
+        check: Callable[[os.stat_result, str], None] | None,
+        *,
+        follow: bool,
+        make: bool = False,
+    ) -> None:
+        self._path = path
+        self._writable = writable
+        self._check = check
+        self._follow = follow
+        self._make = make
+        self._names = list(reversed(_parts(path)))
+        self._links = 0
+        self._way: list[Opened] = []
+
+    def open(self, start: int) -> Opened:
+        """Return the end of the path; `start` is closed, unless it is the end."""
         try:
-            os.mkdir(name, 0o755, dir_fd=fd)
-        except FileExistsError:
-            pass
+            self._enter(start, "")
+            while self._names:
+                self._step(self._names.pop())
+            return self._way.pop()
+        except OSError as error:
+            if not str(error.filename).startswith("/"):
+                error.filename = self._path
+            raise
+        finally:
+            self._leave(0)
+
+    def _step(self, name: str) -> None:
+        if name == "..":
+            self._leave(max(1, len(self._way) - 1))
+            return
+        here = self._way[-1]
+        if self._make:
+            _make(name, here.fd)
+        fd = os.open(name, _FLAGS, dir_fd=here.fd)
+        if not stat.S_ISLNK(os.fstat(fd).st_mode):
+            self._enter(fd, f"{here.real}/{name}")
+            return
         try:
-            inner = _open(os.dup(fd), name, (), None, follow=False).fd
+            target = self._read_link(fd, f"{here.real}/{name}")
         finally:
             os.close(fd)
-        fd = inner
-    return fd
+        if target.startswith("/"):
+            self._leave(1)
+        self._names += reversed(_parts(target))
+
+    def _read_link(self, fd: int, shown: str) -> str:
+        if self._check is not None:
+            self._check(os.fstat(fd), shown)
+        place = self._way[-1].written
+        if place is not None:
+            raise UnsafePath(shown, f"a link in {place}, which agents can write to")
+        if not self._follow:
+            raise UnsafePath(shown, "a link where something is to be mounted")
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
+        return os.readlink("", dir_fd=fd)
+
+    def _enter(self, fd: int, real: str) -> None:
+        written = self._way[-1].written if self._way else None
+        self._way.append(Opened(fd, real, written))  # first, so that it is closed in any case
+        status = os.fstat(fd)
+        if written is None and (status.st_dev, status.st_ino) in self._writable:
+            self._way[-1].written = real or "/"
+        if self._check is not None:
+            self._check(status, real or "/")
+
+    def _leave(self, depth: int) -> None:
+        while len(self._way) > depth:
+            os.close(self._way.pop().fd)
 
 
-def _open(
-    start: int,
-    path: str,
-    writable: tuple[tuple[int, int], ...],
-    check: Callable[[os.stat_result, str], None] | None,
-    *,
-    follow: bool,
-) -> Opened:
-    """Walk from `start`, which is closed in the end."""
-    way = [Opened(start, "", None)]
-    names = list(reversed(_parts(path)))
-    links = 0
-    try:
-        _enter(way[0], os.fstat(start), writable, check)
-        while names:
-            name = names.pop()
-            here = way[-1]
-            if name == "..":
-                if len(way) > 1:
-                    os.close(way.pop().fd)
-                continue
-            shown = f"{here.real}/{name}"
-            fd = os.open(name, _FLAGS, dir_fd=here.fd)
-            status = os.fstat(fd)
-            if not stat.S_ISLNK(status.st_mode):
-                way.append(Opened(fd, shown, here.written))
-                _enter(way[-1], status, writable, check)
-                continue
-            try:
-                if check is not None:
-                    check(status, shown)
-                target = os.readlink("", dir_fd=fd)
-            finally:
-                os.close(fd)
-            links += 1
-            if not follow or here.written is not None:
-                place = path if here.written is None else here.written
-                raise UnsafePath(shown, f"a link, in {place}, which agents can write to")
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            if target.startswith("/"):
-                for each in way[1:]:
-                    os.close(each.fd)
-                del way[1:]
-            names += reversed(_parts(target))
-        return way.pop()
-    except OSError as error:
-        if error.filename is None or not str(error.filename).startswith("/"):
-            error.filename = path
-        raise
-    finally:
-        for each in way:
-            os.close(each.fd)
-
-
-def _enter(
-    opened: Opened,
-    status: os.stat_result,
-    writable: tuple[tuple[int, int], ...],
-    check: Callable[[os.stat_result, str], None] | None,
-) -> None:
-    if opened.written is None and (status.st_dev, status.st_ino) in writable:
-        opened.written = opened.real or "/"
-    if check is not None:
-        check(status, opened.real or "/")
+def _make(name: str, folder: int) -> None:
+    with ignore_os_error:  # it is there already; what went wrong else, the open after it says
+        os.mkdir(name, 0o755, dir_fd=folder)
 
 
 def _parts(path: str) -> list[str]:

@@ -36,12 +36,20 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def find_special_files(root: int, path: str, skip: Collection[tuple[int, int]]) -> Iterator[int]:
     """Yield each as a descriptor, which is closed afterwards; `skip` names directories."""
-    until = time.monotonic() + MAX_SECONDS
     if not stat.S_ISDIR(os.fstat(root).st_mode):
         if _is_special(root):
             raise UnsafePath(path, "a socket, FIFO or device: write `sockets: true` on the mount")
         return
-    entries = found = 0
+    for count, (folder, name) in enumerate(_search(root, path, skip)):
+        if count >= MAX_SPECIAL:
+            raise UnsafePath(path, f"more than {MAX_SPECIAL} sockets: {_ADVICE}")
+        yield from _open_special(folder, name)
+
+
+def _search(root: int, path: str, skip: Collection[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    """Yield what looks special: its directory, open, and its name."""
+    until = time.monotonic() + MAX_SECONDS
+    entries = 0
     first = os.open(".", _OPEN, dir_fd=root)
     way = [(first, os.scandir(first))]
     try:
@@ -55,17 +63,12 @@ def find_special_files(root: int, path: str, skip: Collection[tuple[int, int]]) 
             entries += 1
             if entries > MAX_ENTRIES or len(way) > MAX_DEPTH or time.monotonic() > until:
                 raise UnsafePath(path, f"too large to search for sockets: {_ADVICE}")
-            if entry.is_symlink() or entry.is_file(follow_symlinks=False):
-                continue
             if entry.is_dir(follow_symlinks=False):
                 opened = _open_folder(folder, entry.name, path, skip)
                 if opened is not None:
                     way.append((opened, os.scandir(opened)))
-                continue
-            found += 1
-            if found > MAX_SPECIAL:
-                raise UnsafePath(path, f"more than {MAX_SPECIAL} sockets: {_ADVICE}")
-            yield from _open_special(folder, entry.name)
+            elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+                yield folder, entry.name
     finally:
         for folder, inner in way:
             inner.close()
@@ -94,7 +97,9 @@ def _open_folder(
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if status.st_uid != os.geteuid() and not os.access(name, os.X_OK, dir_fd=folder):
             return None
-        raise UnsafePath(path, f"{name} below it cannot be searched for sockets: {_ADVICE}") from None
+        raise UnsafePath(
+            path, f"{name} below it cannot be searched for sockets: {_ADVICE}"
+        ) from None
     except OSError:  # gone, or something else by now
         return None
     status = os.fstat(fd)

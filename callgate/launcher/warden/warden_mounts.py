@@ -16,7 +16,7 @@ only: the warden loads this.
 """
 
 # A warden does not need pathlib, which costs it an import.
-# ruff: noqa: PTH102, PTH116, PTH118
+# ruff: noqa: PTH102, PTH115, PTH118
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     not see, and its path may be covered in the end.
     """
     places = {tuple(place) for place in mounts["places"]}
-    for path in mounts["searched"]:
-        _refuse_special_files(path, places)
     if mounts["workspace"] is None and mounts["stage"] is None:
+        _refuse_special_files(mounts["searched"], places)
         return None
+    # First of all: what fails after it is unmounted, which must never be in the host's namespace.
     if os.geteuid() == 0:
         libc.unshare(libc.CLONE_NEWNS)
     else:
         own_user_namespace()
     libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+    _refuse_special_files(mounts["searched"], places)
     workspace = mounts["workspace"]
     opened = None
     if workspace is not None:
@@ -94,7 +95,7 @@ def own_user_namespace() -> None:
 def _stage(stage: str, mounts: Mapping[str, Any], places: set[tuple[int, int]]) -> None:
     """Tree N becomes `/tmp/N`, with everything that is mounted below it."""
     libc.mount("tmpfs", stage, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=755")
-    empty = os.open(os.path.join(stage, _EMPTY), os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0)
+    empty = _put_empty(os.path.join(stage, _EMPTY))
     shared = os.open(mounts["shared"], os.O_RDONLY | os.O_DIRECTORY)
     workspace = _put(shared, os.path.join(stage, WORKSPACE))
     for number, tree in enumerate(mounts["trees"]):
@@ -111,6 +112,16 @@ def _stage(stage: str, mounts: Mapping[str, Any], places: set[tuple[int, int]]) 
     libc.mount(stage, STAGE, flags=libc.MS_BIND | libc.MS_REC)
 
 
+def _put_empty(path: str) -> int:
+    """Make an empty file as a read-only mount, or an agent of the same user could fill it."""
+    made = os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0)
+    libc.bind(made, made)
+    os.close(made)
+    empty = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    libc.make_read_only(empty)
+    return empty
+
+
 def _put(source: int, target: str) -> int:
     """Bind an open file or directory at a new name on the stage; return it as it is there."""
     if stat.S_ISDIR(os.fstat(source).st_mode):
@@ -123,9 +134,7 @@ def _put(source: int, target: str) -> int:
     return os.open(target, os.O_PATH | os.O_CLOEXEC)
 
 
-def _assemble(
-    root: int, tree: Mapping[str, Any], empty: int, places: set[tuple[int, int]]
-) -> None:
+def _assemble(root: int, tree: Mapping[str, Any], empty: int, places: set[tuple[int, int]]) -> None:
     """Mount the parts of a tree in it, then hide what must not be reached through a mount."""
     parts = tree["parts"]
     if parts and not tree["writable"]:
@@ -168,13 +177,14 @@ def _open_target(root: int, below: str, source: int) -> int:
         os.close(above)
 
 
-def _refuse_special_files(path: str, places: set[tuple[int, int]]) -> None:
+def _refuse_special_files(paths: list[str], places: set[tuple[int, int]]) -> None:
     """Raise `UnsafePath` for a socket that would have to be hidden, where nothing can be."""
-    root = open_path(path, places).fd
-    for special in find_special_files(root, path, set()):
-        found = os.readlink(f"/proc/self/fd/{special}")
-        raise UnsafePath(found, "a socket, FIFO or device, which cannot be hidden here")
-    os.close(root)
+    for path in paths:
+        root = open_path(path, places).fd
+        for special in find_special_files(root, path, set()):
+            found = os.readlink(f"/proc/self/fd/{special}")
+            raise UnsafePath(found, "a socket, FIFO or device, which cannot be hidden here")
+        os.close(root)
 
 
 def _key(fd: int) -> tuple[int, int]:
