@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from callgate.launcher.host import helper_program
@@ -137,6 +138,16 @@ def test_a_mount_inside_of_callgate_is_found() -> None:
     inside = Path(helper_program.__file__).parent
 
     assert str(inside) in overlap(inside)
+
+
+@pytest.mark.parametrize("place", ["/etc", "/usr", "/usr/lib", "/"])
+def test_a_mount_that_holds_what_every_program_loads_is_found(place: str) -> None:
+    assert place in overlap(Path(place))
+
+
+def test_a_mount_of_the_packages_that_callgate_imports_is_found() -> None:
+    """Some are imported late, when agents have run already."""
+    assert "agents can write to" in overlap(Path(msgspec.__file__).parents[1])
 
 
 def test_a_mount_beside_callgate_is_none_of_its_business(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from callgate.files import find_directory_fault, find_file_fault
 from callgate.launcher.host.lean_process import interpreter
 from callgate.launcher.warden.safe_path import UnsafePath, open_path
@@ -35,6 +37,10 @@ DIRECTORIES: Final = (
     "/run/wrappers/bin",  # NixOS: what must be setuid
     "/run/current-system/sw/bin",  # NixOS
 )
+
+
+LOADED: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+"""What every program of a Linux system loads, or is told by the loader to load."""
 
 
 class Helper(NamedTuple):
@@ -90,16 +96,23 @@ def bwrap() -> Helper:
 def find_written(places: Places, root: Path) -> str | None:
     """Return which of the files that a launch relies on runs could change; None if none.
 
-    They are the programs that it executes, and `root`, where runs keep their directories: a
-    sweep kills and removes what it finds written there.
+    They are the programs that it executes, the modules and libraries that these load, and
+    `root`, where runs keep their directories: a sweep kills and removes what it finds written
+    there.
     """
-    libraries = (Path(os.__file__).parent, Path(__file__).parents[2])
+    modules = (
+        Path(os.__file__).parent,
+        Path(__file__).parents[2],
+        Path(msgspec.__file__).parents[1],
+    )
     above = next(each for each in (root, *root.parents) if each.exists())
-    for path in map(str, (interpreter(), bwrap().path, *libraries, above)):
+    for path in map(str, (interpreter(), bwrap().path, *modules, *LOADED, above)):
         if not path.startswith("/"):
             continue
         try:
             opened = open_path(path, places)
+        except FileNotFoundError:
+            continue  # a system without it
         except OSError as error:
             return f"{path}: {error.filename}: {error.strerror}"
         os.close(opened.fd)
