@@ -220,8 +220,8 @@ class LocalLauncher:
         assert self._host is not None  # noqa: S101  # the plan was made from it
         token = secrets.token_urlsafe(TOKEN_BYTES) if spec.protocol == "runtime" else None
         known = tuple(self._places)
-        holds = (self._host, self._environ, held.directory, held.group, token, known)
-        inputs = warden_job.JobInputs(*holds)
+        holds = (held.directory, held.group, token, held.mark, known)
+        inputs = warden_job.JobInputs(self._host, self._environ, *holds)
         stdio: Stdio | None = None
         beside: dict[str, int] = {}
         try:

@@ -56,6 +56,7 @@ class JobInputs(NamedTuple):
     directory: RunDirectory | None
     group: Group | None
     token: str | None
+    mark: str
     places: Collection[tuple[int, int]] = ()
     """What runs can write to: links in there are not followed."""
 
@@ -112,6 +113,7 @@ def _sandbox(
     searched = [bind.path for bind in sandbox.binds if bind.searched]
     if staged or tmpfs or searched:
         job["mounts"] = {
+            "namespace": staged or tmpfs,
             "workspace": str(directory.workspace) if tmpfs else None,
             "options": _tmpfs_options(plan),
             "directories": list(PARTS),
@@ -220,6 +222,9 @@ def _environment(spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs) -> dict[
     elif inputs.directory is not None and plan.workspace is not None:
         seen = str(_files(inputs.directory.workspace))
     env = environment.build(spec, inputs.environ, seen, plan.argv[0])
+    if plan.sandbox is None and inputs.group is None:
+        # Nothing else tells what is of this run if its warden is killed.
+        env[environment.RUN_VARIABLE] = inputs.mark
     if inputs.token is not None:
         env[environment.TOKEN_VARIABLE] = inputs.token
     return env

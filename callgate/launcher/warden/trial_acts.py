@@ -59,6 +59,7 @@ def tmpfs() -> None:
     root, size = warden_mounts.STAGE, SMALL * resource.getpagesize()
     warden_mounts.prepare(
         {
+            "namespace": True,
             "workspace": root,
             "options": f"size={size},nr_inodes={SMALL}",
             "directories": [],

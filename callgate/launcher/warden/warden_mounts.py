@@ -49,7 +49,7 @@ def prepare(mounts: Mapping[str, Any]) -> int | None:
     not see, and its path may be covered in the end.
     """
     places = {tuple(place) for place in mounts["places"]}
-    if mounts["workspace"] is None and mounts["stage"] is None:
+    if not mounts["namespace"]:
         _refuse_special_files(mounts["searched"], places)
         return None
     # First of all: what fails after it is unmounted, which must never be in the host's namespace.
