@@ -1275,6 +1275,44 @@ LAUNCHER: Final = (
         ),
     ),
     Requirement(
+        "launch.helpers",
+        "no agent could have planted or changed a program that callgate itself executes",
+        ("launcher: levels", "design: Launcher"),
+        (
+            "tests/launcher/test_helper_program.py::test_what_every_system_has_goes_before_the_path",
+            "tests/launcher/test_helper_program.py::test_a_helper_that_others_may_write_to_is_refused_by_name",
+            "tests/launcher/test_helper_program.py::test_what_is_open_stays_the_file_that_was_checked",
+            "tests/containment/test_paths.py::test_a_bwrap_that_an_agent_plants_is_not_executed",
+            "tests/containment/test_paths.py::test_a_bwrap_that_is_replaced_after_it_was_found_is_not_executed",
+            "tests/containment/test_paths.py::test_a_mount_that_holds_callgate_itself_refuses_the_launch",
+        ),
+    ),
+    Requirement(
+        "launch.planted",
+        "what a run leaves in a writable mount (a link, an interpreter's name, a swapped "
+        "directory) shows nothing of the host to the next",
+        ("launcher: levels", "design: Launcher"),
+        (
+            "tests/containment/test_paths.py::test_a_link_that_a_run_plants_where_a_mount_belongs_is_not_followed",
+            "tests/containment/test_paths.py::test_a_writable_mount_inside_of_another_does_not_lead_out",
+            "tests/containment/test_paths.py::test_a_run_that_swaps_a_directory_for_a_link_all_the_time_never_leads_out",
+            "tests/containment/test_paths.py::test_a_program_that_an_agent_rewrites_shows_nothing_of_the_host",
+            "tests/containment/test_paths.py::test_a_program_that_one_agent_plants_on_the_path_is_not_run_for_another",
+        ),
+    ),
+    Requirement(
+        "launch.sockets",
+        "sockets, FIFOs and devices below a mount are hidden unless the policy asks for them",
+        ("launcher: levels", "design: Launcher"),
+        (
+            "tests/containment/test_paths.py::test_a_socket_below_a_mount_is_hidden",
+            "tests/launcher/test_landlock.py::test_sockets_with_a_path_are_refused_where_the_kernel_can",
+            "tests/containment/test_paths.py::test_a_socket_is_reached_where_the_policy_says_so",
+            "tests/containment/test_paths.py::test_a_pipe_below_a_read_only_mount_reaches_nobody",
+            "tests/containment/test_paths.py::test_a_mount_that_is_too_large_to_search_is_refused",
+        ),
+    ),
+    Requirement(
         "launch.groups",
         "the group of each hierarchy is found where its mount shows it",
         ("launcher: plan",),

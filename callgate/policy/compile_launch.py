@@ -95,7 +95,7 @@ def launch_spec(
         shadow=ResourceLimits(**shadow),
         assumed=assumed,
         mounts=tuple(
-            MountSpec(str(base / each.path), each.read_only)
+            MountSpec(str(base / each.path), each.read_only, each.sockets)
             for each in enforced("containment.mounts") or ()
         ),
         env=EnvSpec(

@@ -125,6 +125,7 @@ ELSEWHERE = {
         "containment.core_size": "9Mi",
         "containment.mounts[].path": "a",
         "containment.mounts[].read_only": True,
+        "containment.mounts[].sockets": True,
         "containment.allow_degraded": True,
         "containment.monitor_interval": "9s",
         "restart.on": "never",
