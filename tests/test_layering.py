@@ -63,6 +63,7 @@ PURE = frozenset(
         "policy/source",
         "policy/units",
         "policy/validate",
+        "protocol/depth",
         "protocol/framing",
         "protocol/jsonrpc",
         "protocol/mcp",

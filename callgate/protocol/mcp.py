@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from callgate.protocol import jsonrpc
+from callgate.protocol.depth import MAX_PLAIN_BYTES, is_too_deep
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.members import (
     MAX_ID,
@@ -178,6 +179,8 @@ _LF: Final = 10
 
 def decode(data: bytes) -> Message:
     """Read one frame, or raise `ProtocolError`."""
+    if len(data) > MAX_PLAIN_BYTES and is_too_deep(data):
+        return _decode_slowly(data)
     try:
         frame = _read(data)
         if _CR not in data and _LF not in data:
@@ -202,7 +205,7 @@ def decode(data: bytes) -> Message:
                 message = None
             if message is not None:
                 return message
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError):
+    except (msgspec.DecodeError, UnicodeDecodeError, ProtocolError):
         pass  # the walk says what is wrong, and with which id
     return _decode_slowly(data)
 
