@@ -855,6 +855,13 @@ PROTOCOLS: Final = (
         ("protocols: codecs", "design: The life of a call", "figures: reliability 7"),
         (
             "tests/protocol/test_framing.py::test_an_oversized_frame_keeps_its_ends_and_the_stream_goes_on",
+            "tests/peers/test_bounded_bytes.py::TestWhatIsKept::test_requests_that_were_sent_are_not_kept",
+            "tests/peers/test_bounded_bytes.py::TestWhatIsKept::test_calls_that_wait_are_bounded_in_bytes",
+            "tests/peers/test_bounded_bytes.py::TestWhatIsKept::test_a_small_tool_keeps_no_large_frame",
+            "tests/peers/test_bounded_bytes.py::TestWhatNobodyReads::test_lists_that_a_client_does_not_read_are_bounded",
+            "tests/peers/test_bounded_bytes.py::test_an_answer_nested_as_deep_as_can_be_ends_its_request",
+            "tests/gate/test_feed.py::test_a_blank_every_60_microseconds_costs_a_bounded_part_of_a_processor",
+            "tests/gate/test_feed.py::test_timers_and_others_have_their_turn_within_one_read",
             "tests/protocol/test_framing.py::test_a_flood_without_an_end_costs_no_more_than_the_limit",
             "tests/protocol/test_seek.py::test_the_id_of_an_oversized_frame_is_found_at_its_ends",
             "tests/protocol/test_seek.py::test_a_request_is_never_answered_under_another_id",

@@ -86,6 +86,7 @@ class Hub:
         "requests",
         "router",
         "stray",
+        "unreadable",
         "wire",
     )
 
@@ -97,6 +98,8 @@ class Hub:
         """Requests other than tool calls, by method."""
         self.rejected: Counter[str] = Counter()
         """Frames that could not be read, by reason."""
+        self.unreadable = 0
+        """How many those are together."""
         self.stray = 0
         """Answers and notifications that belong to nothing in flight."""
         self.on_fault: Callable[[Exception], None] | None = None
@@ -140,6 +143,7 @@ class Hub:
     def count_rejected_frame(self, agent: str, reason: str) -> None:
         """Count and record a frame that could not be read; only count it in a flood of them."""
         self.rejected[reason] += 1
+        self.unreadable += 1
         if self.on_first_rejected is not None:
             tell, self.on_first_rejected = self.on_first_rejected, None
             tell(reason)
@@ -162,6 +166,7 @@ class Hub:
     def fault(self, error: Exception) -> None:
         """A frame met a fault of ours: the others go on."""
         self.rejected["internal"] += 1
+        self.unreadable += 1
         if self.on_fault is not None:
             self.on_fault(error)
 

@@ -250,6 +250,12 @@ def check_tools(register: Register, agent_id: str) -> tuple[list[Tool], list[Rej
     return list(taken.values()), rejected
 
 
+def kept(tool: Tool) -> Tool:
+    """Return what is needed of a tool, without the frame that it was read from."""
+    input_schema, output_schema = tool.input_schema.copy(), tool.output_schema.copy()
+    return Tool(tool.tool_id, tool.name, tool.description, input_schema, output_schema)
+
+
 def _rejected(tool_id: str, why: str) -> Rejected:
     return Rejected(tool_id, Error("tool.invalid", why, retryable=False))
 

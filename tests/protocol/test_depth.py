@@ -83,9 +83,11 @@ def test_what_is_no_json_is_never_read_deeper_than_the_look_saw(parts: list[byte
 
 
 @pytest.mark.parametrize("inside", ["1", '"' + "[" * 1000 + '"', '"\\\\",[[],{}],"\\"[["'])
-@pytest.mark.parametrize(("count", "expected"), [(MAX_DEPTH - 3, False), (MAX_DEPTH + 1, True)])
-def test_the_bound_stands_where_it_is_said_to(count: int, inside: str, expected: bool) -> None:
-    assert is_too_deep((nested(count, inside) + " " * MAX_PLAIN_BYTES).encode()) is expected
+def test_the_bound_stands_where_it_is_said_to(inside: str) -> None:
+    blanks = " " * MAX_PLAIN_BYTES
+
+    assert not is_too_deep((nested(MAX_DEPTH - 3, inside) + blanks).encode())
+    assert is_too_deep((nested(MAX_DEPTH + 1, inside) + blanks).encode())
 
 
 def test_side_by_side_is_not_inside_each_other() -> None:
