@@ -890,6 +890,8 @@ PROTOCOLS: Final = (
             "tests/protocol/test_mcp.py::test_bytes_that_are_no_text_are_refused_wherever_they_stand",
             "tests/protocol/test_mcp.py::test_a_method_that_resembles_one_of_ours_is_refused",
             "tests/protocol/test_members.py::test_a_key_that_resembles_one_of_ours_is_refused",
+            "tests/peers/test_own_voice.py::test_an_answer_has_no_member_of_the_gates",
+            "tests/peers/test_own_voice.py::test_an_error_has_no_data_shaped_as_ours",
             "tests/protocol/test_members.py::test_a_key_costs_no_more_folding_than_the_longest_of_ours",
             "tests/protocol/test_depth.py::test_the_bound_stands_where_it_is_said_to",
             "tests/protocol/test_depth.py::test_a_frame_that_is_too_deep_is_refused_and_its_id_is_found",

@@ -70,6 +70,7 @@ PURE = frozenset(
         "protocol/mcp_encode",
         "protocol/members",
         "protocol/problem",
+        "protocol/reserved",
         "protocol/results",
         "protocol/runtime",
         "protocol/runtime_table",

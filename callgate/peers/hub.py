@@ -163,6 +163,11 @@ class Hub:
         for (agent, reason), count in merged.items():
             self.record("protocol.frame_rejected", agent=agent, code=reason, count=count)
 
+    def count_reserved(self, agent: str) -> None:
+        """Count and record a frame in which an agent spoke as a gate; that was taken out."""
+        self.rejected["reserved"] += 1
+        self.record("security.denied", agent=agent, code="protocol.reserved")
+
     def fault(self, error: Exception) -> None:
         """A frame met a fault of ours: the others go on."""
         self.rejected["internal"] += 1

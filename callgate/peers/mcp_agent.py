@@ -30,6 +30,7 @@ from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
+from callgate.protocol.reserved import as_an_agent, may_be_ours
 from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Ending
@@ -148,6 +149,11 @@ class McpAgent(AgentPeer):
             return
         try:
             message = mcp.decode(frame)
+            is_error = message.__class__ is Response and len(message.error)
+            if is_error or may_be_ours(frame):
+                frame, message, taken = as_an_agent(frame, message)
+                if taken:
+                    self.hub.count_reserved(self.name)
         except ProtocolError as error:
             self._reject(error)
             return
@@ -202,7 +208,10 @@ class McpAgent(AgentPeer):
                 self.end(pending, Ending.OVERSIZED, error)
                 return
             self.engine.would_deny(flight, error)
-        ending = Ending.FAILED if _is_failure(message, frame) else Ending.COMPLETED
+        failed = not len(message.result) or (
+            results.may_be_failure(frame) and results.is_failure(message.result)
+        )
+        ending = Ending.FAILED if failed else Ending.COMPLETED
         self.answer(pending, ending, jsonrpc.encode_response(pending.id, message))
 
     def _other_answer(self, pending: Pending, message: Response) -> None:
@@ -389,10 +398,3 @@ class McpAgent(AgentPeer):
                 self.end_process("ignored_cancel", again=spec.on_ignored_cancel == "restart")
 
         self.ask("ping", b"{}", answered, max(spec.cancel_grace_ns, 1))
-
-
-def _is_failure(message: Response, frame: bytes) -> bool:
-    """Whether the answer to a call is an error, or a result that says that it is one."""
-    if not len(message.result):
-        return True
-    return results.may_be_failure(frame) and results.is_failure(message.result)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from callgate.audit.verify import verify
-from callgate.peers import inflight, mcp_agent, mcp_caller, runtime_facade, runtime_tools
+from callgate.peers import inflight, mcp_caller, runtime_facade, runtime_tools
 from callgate.peers.turns import TURN_FRAMES
-from callgate.protocol import jsonrpc, mcp, mcp_encode
+from callgate.protocol import jsonrpc, mcp, mcp_encode, results
 from callgate.protocol.framing import with_length
 from tests.peers.helpers import answer, call, code_of, events, lines, note, request, rig, text
 from tests.peers.runtime_rig import runtime_rig
@@ -264,7 +264,7 @@ class TestAFaultOfOurs:
             gate.client(call(1), call(2))
             one, two = gate.to_agent()
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(mcp_agent, "_is_failure", _raise)
+                patched.setattr(results, "may_be_failure", _raise)
                 gate.agent(answer(one["id"]))
             gate.agent(answer(two["id"]))
 
