@@ -890,6 +890,8 @@ PROTOCOLS: Final = (
             "tests/protocol/test_mcp.py::test_bytes_that_are_no_text_are_refused_wherever_they_stand",
             "tests/protocol/test_mcp.py::test_a_method_that_resembles_one_of_ours_is_refused",
             "tests/protocol/test_members.py::test_a_key_that_resembles_one_of_ours_is_refused",
+            "tests/router/test_doubles.py::test_a_name_that_is_none_is_unknown",
+            "tests/router/test_doubles.py::test_a_name_that_folds_to_a_denied_one_is_denied",
             "tests/peers/test_own_voice.py::test_an_answer_has_no_member_of_the_gates",
             "tests/peers/test_own_voice.py::test_an_error_has_no_data_shaped_as_ours",
             "tests/protocol/test_members.py::test_a_key_costs_no_more_folding_than_the_longest_of_ours",

@@ -75,6 +75,7 @@ PURE = frozenset(
         "protocol/runtime",
         "protocol/runtime_table",
         "protocol/seek",
+        "router/doubles",
         "router/usage",
         "telemetry/carrier",
         "telemetry/names",
