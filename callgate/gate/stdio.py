@@ -19,7 +19,7 @@ import msgspec
 
 from callgate.gate.feed import Feed
 from callgate.gate.pipes import HIGH_WATER_BYTES, Writer, enlarge, keep_blocks
-from callgate.gate.stderr import UNREADABLE, ended, write_stderr
+from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, ended, write_stderr
 from callgate.gate.supervisor import Supervisor
 from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
@@ -73,7 +73,9 @@ class StdioGate:
         self._say = say
         self.hub = hub = Hub(router)
         hub.on_fault = self._fault
-        hub.on_first_rejected = lambda reason: say(UNREADABLE.format(reason))
+        hub.on_first_rejected = lambda reason, by_client: say(
+            (UNREADABLE_CLIENT if by_client else UNREADABLE).format(reason)
+        )
         stderr = UntilReady(write_stderr)
         self.supervisor = Supervisor(
             hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
@@ -116,7 +118,7 @@ class StdioGate:
                 await self.supervisor.stop()
             await asyncio.wait([life])
             self._caller.agent_gone()
-            self.hub.write_merged()
+            self._router.engine.recorders[0].flush_merged()
             self.hub.flush()
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from callgate.errors import (
@@ -83,6 +84,7 @@ class AgentPeer(ABC):
         self._ignored_cancels: OrderedDict[int, Flight] = OrderedDict()
         self.last_id = 0
         self.turns = Turns(hub, self._receive_one)
+        self.count_rejected = partial(hub.count_rejected_frame, spec.agent)
 
     def attach(self, caller: McpClientPeer) -> None:
         """The one client that this agent may ask and notify."""
@@ -341,18 +343,16 @@ class AgentPeer(ABC):
         self.is_ready = False
         self.is_up = again
         if not again:
+            self._held.clear()
+            self.held_bytes = 0
             self.refuse_waiting()  # else they would enter in the place of those who are lost
         unsent = self._keep_unsent() if again else frozenset()
-        gone = [one for one in self.pending.values() if one.gate_id not in unsent]
-        for pending in gone:
+        for pending in [one for one in self.pending.values() if one.gate_id not in unsent]:
             del self.pending[pending.gate_id]
             self._lost(pending, reason, limit)
         for flight in self._ignored_cancels.values():
             self.engine.work_ended(flight, answered=False)
         self._ignored_cancels.clear()
-        if not again:
-            self._held.clear()
-            self.held_bytes = 0
         if self.caller is not None:
             self.caller.requests_to_client.withdraw_all()
 

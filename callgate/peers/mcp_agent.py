@@ -140,7 +140,7 @@ class McpAgent(AgentPeer):
         now_ns = monotonic_ns()
         self.turns.begin(self.lines.feed(data, now_ns), now_ns)
         if self.lines.since_ns is not None:
-            self.hub.start_frame_timeout(self.lines, self.name)
+            self.hub.start_frame_timeout(self.lines, self.count_rejected)
 
     def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
         del now_ns
@@ -280,7 +280,7 @@ class McpAgent(AgentPeer):
 
     def _reject(self, error: ProtocolError) -> None:
         """Noise on stdout, most often. A request that cannot be read is answered."""
-        self.hub.count_rejected_frame(self.name, error.reason)
+        self.count_rejected(error.reason)
         if error.id is None:
             return
         if error.is_response is False:
@@ -297,7 +297,7 @@ class McpAgent(AgentPeer):
             self.broken(self.pending.pop(sought.id))
 
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.count_rejected_frame(self.name, "frame_bytes")
+        self.count_rejected("frame_bytes")
         sought = seek(frame.head, frame.tail)
         limit_bytes = self.lines.max_frame_bytes
         if sought.id is None:
@@ -333,7 +333,7 @@ class McpAgent(AgentPeer):
         try:
             version = results.negotiated_version(message.result)
         except ProtocolError as error:
-            self.hub.count_rejected_frame(self.name, error.reason)
+            self.count_rejected(error.reason)
             return None
         self.session.tells_changes = results.tells_changes(message.result)
         self.hub.record("agent.connected", agent=self.name)

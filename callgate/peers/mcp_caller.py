@@ -87,7 +87,7 @@ class McpClientPeer:
         now_ns = monotonic_ns()
         self.turns.begin(self.lines.feed(data, now_ns), now_ns)
         if self.lines.since_ns is not None:
-            self.hub.start_frame_timeout(self.lines, self.agent.name)
+            self.hub.start_frame_timeout(self.lines, self._count_rejected)
 
     def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
         if isinstance(frame, Oversized):
@@ -342,15 +342,19 @@ class McpClientPeer:
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 
     def _reject(self, error: ProtocolError) -> None:
-        self.hub.count_rejected_frame(self.agent.name, error.reason)
+        self._count_rejected(error.reason)
         if error.is_response:
             self.requests_to_client.spoiled(error.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(error.id, error))
 
+    def _count_rejected(self, reason: str) -> None:
+        lane = self._lane(self.name, self.agent.name, "", monotonic_ns())
+        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown)
+
     def _oversized(self, frame: Oversized) -> None:
         sought = seek(frame.head, frame.tail)
-        self.hub.count_rejected_frame(self.agent.name, "frame_bytes")
+        self._count_rejected("frame_bytes")
         scope = f"agent:{self.agent.name}"
         limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
         error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)

@@ -169,7 +169,7 @@ class RuntimeAgent(AgentPeer):
         now_ns = monotonic_ns()
         self.turns.begin(self._frames.feed(data, now_ns), now_ns)
         if self._frames.since_ns is not None:
-            self.hub.start_frame_timeout(self._frames, self.name)
+            self.hub.start_frame_timeout(self._frames, self.count_rejected)
 
     def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
         del now_ns
@@ -182,7 +182,7 @@ class RuntimeAgent(AgentPeer):
         try:
             self._take(runtime.decode(frame, "agent"))
         except ProtocolError as error:
-            self.hub.count_rejected_frame(self.name, error.reason)
+            self.count_rejected(error.reason)
             if error.id is not None:
                 said = table.Error("protocol.invalid", str(error.reason), retryable=False)
                 self._reply(table.CoreError(), str(error.id), error=said)
@@ -365,7 +365,7 @@ class RuntimeAgent(AgentPeer):
             self._listing.clear()
 
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.count_rejected_frame(self.name, "frame_bytes")
+        self.count_rejected("frame_bytes")
         call_id = runtime.seek_call(frame.head, frame.tail)
         if call_id is not None:
             self.oversized(_gate_id(call_id), frame.size, self._limit_bytes)

@@ -23,7 +23,6 @@ from callgate.telemetry.stats import ToolStats
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from callgate.audit.merge import Merger
     from callgate.limits.counters import Caller, Counters
     from callgate.limits.quota import Quota
     from callgate.limits.rate import Rate
@@ -71,7 +70,6 @@ class Lane:
         "default_ns",
         "fragment",
         "is_odd",
-        "merger",
         "output_bytes",
         "plain",
         "quota",
@@ -108,7 +106,6 @@ class Lane:
         self.shadow_rates: tuple[Rate, ...] = ()
         self.shadow_slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
-        self.merger: Merger | None = None
         self.fragment = events.call_fragment(caller.shown, spec.agent, spec.tool, spec.policy)
         self.ceiling_ns = _enforced_ns(spec.max_timeout)
         self.default_ns = min(_enforced_ns(spec.timeout), self.ceiling_ns)
