@@ -30,7 +30,7 @@ from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
-from callgate.protocol.reserved import as_an_agent, may_be_ours
+from callgate.protocol.reserved import BACKSLASH, LETTERS, as_an_agent
 from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Ending
@@ -149,8 +149,8 @@ class McpAgent(AgentPeer):
             return
         try:
             message = mcp.decode(frame)
-            is_error = message.__class__ is Response and len(message.error)
-            if is_error or may_be_ours(frame):
+            is_error = message.__class__ is Response and not len(message.result)
+            if is_error or frame.rfind(LETTERS) >= 0 or BACKSLASH in frame:
                 frame, message, taken = as_an_agent(frame, message)
                 if taken:
                     self.hub.count_reserved(self.name)
@@ -310,8 +310,7 @@ class McpAgent(AgentPeer):
             self.oversized(sought.id, frame.size, limit_bytes)
 
     def _reply(self, frame: bytes) -> None:
-        if not self.outbox.reply(frame):
-            self.hub.stray += 1
+        self.hub.stray += not self.outbox.reply(frame)
 
     # The process's life.
 

@@ -69,6 +69,8 @@ class Outbox:
 
         None if some of it has gone already.
         """
+        if not head:
+            return None  # it was never put, and every frame begins with nothing
         for position, waiting in enumerate(self._frames):
             if waiting.startswith(head):
                 return self._frames.pop(position)

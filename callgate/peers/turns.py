@@ -28,7 +28,7 @@ beside that of so many cheap ones."""
 class Turns:
     """The frames that one connection has read and not handled yet."""
 
-    __slots__ = ("_frames", "_handle", "_hub", "_next", "_outbox", "wasted")
+    __slots__ = ("_frames", "_handle", "_handled", "_hub", "_next", "_outbox", "_useless")
 
     def __init__(
         self, hub: Hub, handle: Callable[[Frame, int], None], outbox: Outbox | None = None
@@ -39,17 +39,21 @@ class Turns:
         self._outbox = outbox
         self._frames: Sequence[Frame] = ()
         self._next = 0
-        self.wasted = 1.0
-        """How much of the last turn was of no use to anybody, from 0 to 1."""
+        self._handled = self._useless = 0
 
     @property
     def waiting(self) -> bool:
         """Whether another turn is needed before the next read."""
-        return self._next < len(self._frames)
+        return len(self._frames) > 0
+
+    @property
+    def wasted(self) -> float:
+        """How much of the last turn was of no use to anybody, from 0 to 1."""
+        return min(1.0, self._useless / self._handled) if self._handled else 1.0
 
     def begin(self, frames: Sequence[Frame], now_ns: int) -> None:
         """Handle a turn of what one read has brought."""
-        self._frames = [*self._frames[self._next :], *frames] if self.waiting else frames
+        self._frames = [*self._frames[self._next :], *frames] if self._frames else frames
         self._next = 0
         self.go_on(now_ns)
 
@@ -59,21 +63,21 @@ class Turns:
         useless = hub.stray + hub.unreadable
         number = start = self._next
         frames = self._frames[start : start + TURN_FRAMES] if start else self._frames
-        for number, frame in enumerate(frames, start + 1):
+        for frame in frames:
             try:
                 handle(frame, now_ns)
             except Exception as error:  # noqa: BLE001  # one frame may not stop the others
                 hub.fault(error)
-            if number % PASS_FRAMES == 0:
+            number += 1
+            if not number % PASS_FRAMES:
                 hub.flush()
                 if number - start >= TURN_FRAMES or self._is_flooded():
                     break
+        self._handled = number - start
+        self._useless = hub.stray + hub.unreadable - useless
         self._next = number
-        handled = number - start
-        useless = hub.stray + hub.unreadable - useless
-        self.wasted = min(1.0, useless / handled) if handled else 1.0
-        if not self.waiting:
-            self.clear()
+        if number >= len(self._frames):
+            self._frames = ()
 
     def _is_flooded(self) -> bool:
         return self._outbox is not None and self._outbox.pipe.flooded
@@ -81,4 +85,3 @@ class Turns:
     def clear(self) -> None:
         """Let go of all frames, handled or not: their sender has gone."""
         self._frames = ()
-        self._next = 0
