@@ -30,7 +30,7 @@ from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
-from callgate.protocol.reserved import BACKSLASH, LETTERS, as_an_agent
+from callgate.protocol.reserved import as_an_agent, may_be_ours
 from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Ending
@@ -150,7 +150,7 @@ class McpAgent(AgentPeer):
         try:
             message = mcp.decode(frame)
             is_error = message.__class__ is Response and not len(message.result)
-            if is_error or frame.rfind(LETTERS) >= 0 or BACKSLASH in frame:
+            if is_error or may_be_ours(frame):
                 frame, message, taken = as_an_agent(frame, message)
                 if taken:
                     self.hub.count_reserved(self.name)

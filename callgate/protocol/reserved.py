@@ -35,8 +35,8 @@ _META: Final = "_meta"
 _DATA: Final = frozenset({"structuredContent", "arguments", "inputSchema", "outputSchema"})
 """What a tool says to whoever called it: nobody takes a `_meta` in there for the protocol's."""
 
-LETTERS: Final = b"callgate"
-BACKSLASH: Final = ord("\\")
+_PLAIN: Final = b"callgate"
+_BACKSLASH: Final = ord("\\")
 _ESCAPE: Final = b"\\u00"
 _ESCAPED: Final = re.compile(rb"\\u00(?:6[13578cC]|74|2[fF])")
 """Any letter of the namespace, as JSON may spell it, too."""
@@ -50,9 +50,9 @@ def may_be_ours(frame: bytes) -> bool:
 
     A search from the end is ten times as fast as one from the beginning.
     """
-    if frame.rfind(LETTERS) >= 0:
+    if frame.rfind(_PLAIN) >= 0:
         return True
-    return BACKSLASH in frame and frame.rfind(_ESCAPE) >= 0 and _ESCAPED.search(frame) is not None
+    return _BACKSLASH in frame and frame.rfind(_ESCAPE) >= 0 and _ESCAPED.search(frame) is not None
 
 
 def as_an_agent(frame: bytes, message: Message) -> tuple[bytes, Message, int]:
