@@ -17,12 +17,12 @@ from callgate.audit.names import caller_name, safe_tool
 from callgate.limits.deadlines import NEVER
 from callgate.limits.queue import Queue
 from callgate.model import ANONYMOUS, ANY, OTHERS
+from callgate.router.doubles import ODD, Doubles, is_odd
 from callgate.telemetry.stats import ToolStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from callgate.audit.merge import Merger
     from callgate.limits.counters import Caller, Counters
     from callgate.limits.quota import Quota
     from callgate.limits.rate import Rate
@@ -69,7 +69,7 @@ class Lane:
         "ceiling_ns",
         "default_ns",
         "fragment",
-        "merger",
+        "is_odd",
         "output_bytes",
         "plain",
         "quota",
@@ -106,15 +106,17 @@ class Lane:
         self.shadow_rates: tuple[Rate, ...] = ()
         self.shadow_slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
-        self.merger: Merger | None = None
         self.fragment = events.call_fragment(caller.shown, spec.agent, spec.tool, spec.policy)
         self.ceiling_ns = _enforced_ns(spec.max_timeout)
         self.default_ns = min(_enforced_ns(spec.timeout), self.ceiling_ns)
         self.shadow_ceiling_ns = _shadowed_ns(spec.max_timeout)
         self.shadow_default_ns = min(_shadowed_ns(spec.timeout), self.shadow_ceiling_ns)
         self.output_bytes = NEVER if spec.max_output_bytes is None else spec.max_output_bytes.limit
+        self.is_odd = spec.tool_key == ODD
+        """Whether it is the lane of all names that are none."""
         self.plain = not (
-            spec.denied
+            self.is_odd
+            or spec.denied
             or spec.denied_shadow
             or spec.quota
             or spec.max_input_bytes
@@ -145,6 +147,7 @@ class Lanes:
         self.known: dict[Key, Lane] = {}
         """By canonical key and by alias; the hot path reads it directly."""
         self._policy = policy
+        self._doubles = Doubles(policy)
         self._counters = counters
         self._key = key
         self._recorder = recorder
@@ -197,6 +200,7 @@ class Lanes:
     def change(self, policy: Policy, recorder: Recorder) -> None:
         """Put new calls under another policy."""
         self._policy = policy
+        self._doubles = Doubles(policy)
         self._recorder = recorder
         self._specs.clear()
         self._forget_lanes()
@@ -208,6 +212,8 @@ class Lanes:
             caller = _short(caller)
         owner = self._caller(caller, now_ns, wall_ns)
         agent_key, tool_key = self.keys(agent, tool)
+        if is_odd(tool):
+            tool = tool_key = ODD
         keeper = None if agent_key == ANY else self.agent(agent)
         key = (owner.name, agent_key, tool_key)
         lane = self.known.get(key)
@@ -231,7 +237,10 @@ class Lanes:
         agent_key = self._policy.agent_key(agent) if keeper is None else agent
         if keeper is not None and tool in keeper.listed:
             return agent_key, tool
-        return agent_key, self._policy.tool_key(agent, tool)
+        tool_key = self._policy.tool_key(agent, tool)
+        if tool_key == tool or is_odd(tool):
+            return agent_key, tool_key
+        return agent_key, self._doubles.denied(agent_key, tool) or tool_key
 
     def _caller(self, name: str, now_ns: int, wall_ns: int) -> Caller:
         caller = self._counters.others if name == OTHERS else self._counters.caller(name)

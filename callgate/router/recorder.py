@@ -9,8 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from callgate.audit import events
-from callgate.audit.merge import Merger
+from callgate.audit.merge import RecordThrottle
 from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
 from callgate.router.flight import Ending
 
@@ -20,22 +22,41 @@ if TYPE_CHECKING:
     from callgate.router.lanes import Lane
 
 MERGE_WINDOW_NS = 1_000_000_000
+MAX_MERGED = 256
+"""Records of merged refusals in one second; an agent may list four thousand tools."""
+MANY_LANES = ("", "")
+"""Stands for all lanes and codes beyond that; their record is the latest one's."""
 _COMPLETED = Ending.COMPLETED
 
 
 class Recorder:
     """Writes calls into the audit log, if there is one."""
 
-    __slots__ = ("_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
+    __slots__ = (
+        "_merged_events",
+        "_merging",
+        "_record",
+        "_throttle",
+        "batched",
+        "flush_ns",
+        "log",
+        "pins",
+        "retired",
+    )
 
     def __init__(self, log: AuditLog | None = None, *, batched: bool = False) -> None:
         """`batched` leaves the writing to `flush`, for whoever handles many calls at once."""
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[tuple[int, str], tuple[Lane, CallgateError, int, int, int]] = {}
+        self._throttle = RecordThrottle()
+        """Of all that a peer can cause; it outlives lanes, which a peer can have made anew."""
+        self._merging: dict[tuple[str, str], tuple[Lane, CallgateError, int, int, int]] = {}
         """Refusals that are counted and not yet written, by lane and code: the latest, how many,
         and when the first and the last came."""
+        self._merged_events: dict[tuple[str | None, str, str | None], tuple[Event, int, int, int]]
+        """The same of events that are no call's, by agent, event and code."""
+        self._merged_events = {}
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -70,6 +91,20 @@ class Recorder:
                     self.log.stage(event.body())
                 else:
                     self.log.write(event)
+
+    def note(self, event: Event, now_ns: int) -> None:
+        """Write an event that a peer may cause as often as it likes; in a flood, count it."""
+        key = event.agent, event.event, event.code
+        if self.log is None or self._throttle.allow(key, now_ns):
+            self.write(event)
+            return
+        _, count, first_ns, _ = self._merged_events.get(key, (event, 0, now_ns, now_ns))
+        self._merged_events[key] = event, count + 1, first_ns, now_ns
+        self._flush_soon(now_ns)
+
+    def _flush_soon(self, now_ns: int) -> None:
+        if self.flush_ns is None:
+            self.flush_ns = now_ns + MERGE_WINDOW_NS
 
     def retire(self) -> None:
         """Write the rest of the calls in flight, then close."""
@@ -159,29 +194,34 @@ class Recorder:
             self._close_if_idle()
 
     def _count_or_write(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
-        merger = lane.merger
-        if merger is None:
-            merger = lane.merger = Merger()
-        if merger.offer(now_ns):
+        spec = lane.spec
+        who = lane.caller.shown, spec.agent_key, error.code
+        if self._throttle.allow(who, now_ns):
             self._write_refusal("tool.call.denied", lane, error, ids)
             return
-        key = id(lane), error.code
-        merged = self._merging.get(key)
-        count, first_ns = (0, now_ns) if merged is None else merged[2:4]
+        key = lane.fragment, error.code
+        if key not in self._merging and len(self._merging) >= MAX_MERGED:
+            key = MANY_LANES
+        _, _, count, first_ns, _ = self._merging.get(key, (lane, error, 0, now_ns, now_ns))
         self._merging[key] = lane, error, count + 1, first_ns, now_ns
-        if self.flush_ns is None:
-            self.flush_ns = now_ns + MERGE_WINDOW_NS
+        self._flush_soon(now_ns)
 
     def would_deny(self, lane: Lane, error: CallgateError, ids: str) -> None:
         """A limit in shadow mode would have refused a call that passes."""
         self._write_refusal("tool.call.would_deny", lane, error, ids)
 
     def flush_merged(self) -> None:
-        """Write the refusals that were only counted, one record for each lane and code."""
+        """Write what was only counted, one record for each lane and code, or sort of event."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
+        merged, self._merged_events = self._merged_events, {}
         log = self.log
         if log is not None:
+            for event, count, first_ns, last_ns in merged.values():
+                first_us, last_us = log.wall_us(first_ns), log.wall_us(last_ns)
+                self.write(
+                    msgspec.structs.replace(event, count=count, first_us=first_us, last_us=last_us)
+                )
             for lane, error, count, first_ns, last_ns in merging.values():
                 times = log.wall_us(first_ns), log.wall_us(last_ns)
                 self._write_refusal("tool.call.denied", lane, error, "", (count, *times))

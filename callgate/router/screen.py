@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from callgate.errors import CallgateError, InvalidInput, PolicyDenied, StateUnavailable
+from callgate.errors import CallgateError, InvalidInput, PolicyDenied, StateUnavailable, ToolUnknown
 from callgate.limits.admission import shadow
 from callgate.limits.deadlines import NEVER
 from callgate.router import refusals
@@ -34,8 +34,8 @@ def refuse_early(
 ) -> CallgateError | None:
     """Why the call may not even ask for a place."""
     spec = lane.spec
-    if spec.denied:
-        return refusals.plain(PolicyDenied, lane, request_id)
+    if lane.is_odd or spec.denied:
+        return refusals.plain(ToolUnknown if lane.is_odd else PolicyDenied, lane, request_id)
     ceiling = spec.max_input_bytes
     if ceiling is not None and not ceiling.shadow:
         if bytes_in is None:
