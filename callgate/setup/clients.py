@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SERVERS: Final = (("mcpServers",),)
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _CODE: Final = ("Code", "Code - Insiders", "VSCodium")
+_OLD_CLINE: Final = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,7 @@ CLIENTS: Final = (
                 "{CLINE_DIR}/data/settings/cline_mcp_settings.json",
                 "{home}/.cline/data/settings/cline_mcp_settings.json",
             ),
-            *(
-                (
-                    f"{{config}}/{name}/User/globalStorage/saoudrizwan.claude-dev/settings/"
-                    "cline_mcp_settings.json",
-                )
-                for name in _CODE
-            ),
+            *((f"{{config}}/{name}/{_OLD_CLINE}",) for name in _CODE),
         ),
         (),
         _SERVERS,
@@ -204,7 +199,7 @@ def home_of(platform: str, home: str, variables: Mapping[str, str]) -> Home:
 
 
 def places(home: Home, project: str | None) -> Iterator[Place]:
-    """Yield the user's files of each client, then those of the project, whether they exist or not."""
+    """Yield the user's files of each client, then a project's, whether they exist or not."""
     for client in CLIENTS:
         for alternatives in client.user:
             filled = [path for each in alternatives if (path := _filled(each, home)) is not None]

@@ -64,9 +64,7 @@ def decode(data: bytes) -> str:
     return text
 
 
-def plan_wrap(
-    text: str, form: Format, places: Sequence[Path], gate: Gate
-) -> Change:
+def plan_wrap(text: str, form: Format, places: Sequence[Path], gate: Gate) -> Change:
     """Return the change that puts each open entry behind the gate; raises `Refused`."""
     mark, body = _cut(text)
     root = form.read(body)
@@ -77,7 +75,7 @@ def plan_wrap(
         if entry.state is not State.OPEN:
             servers.append(Server(entry.path, entry.state, entry.why, entry.agent))
             continue
-        project = gate.project or (entry.path[1] if len(entry.path) > 2 else None)  # noqa: PLR2004
+        project = gate.project or (entry.path[1] if entry.path[0] == "projects" else None)
         agent = agent_name(entry.path[-1], _last(project), taken)
         made = wrap(body, form, entry, gate, agent)
         new = entry.program is not None and entry.args is None

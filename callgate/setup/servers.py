@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from callgate.setup.formats.nodes import Node, Refused, Splice
@@ -160,8 +161,7 @@ def _read_command(path: Path, program: Node, args: Node | None) -> Entry:
 
 
 def _mentions_us(words: Sequence[str]) -> bool:
-    pairs = zip(words, words[1:], strict=False)
-    return any(_base(one) in _OURS and other == "run" for one, other in pairs)
+    return any(_base(one) in _OURS and other == "run" for one, other in pairwise(words))
 
 
 def _base(word: str) -> str:

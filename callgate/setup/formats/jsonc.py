@@ -19,7 +19,9 @@ MAX_DEPTH: Final = 128
 """Of mappings and lists in each other: far more than any client's settings have."""
 
 _SPACE: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
-_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\[^\r\n])*"' + r"|'(?:[^'\\\x00-\x1f]|\\[^\r\n])*'")
+_STRING: Final = re.compile(
+    r'"(?:[^"\\\x00-\x1f]|\\[^\r\n])*"' + r"|'(?:[^'\\\x00-\x1f]|\\[^\r\n])*'"
+)
 _WORD: Final = re.compile(r"[\w$+.\-]+")
 _NAME: Final = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 _NUMBER: Final = re.compile(
