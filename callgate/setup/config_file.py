@@ -76,7 +76,7 @@ def _behind_links(path: Path) -> Path:
             return path
         if status.st_uid not in {0, os.geteuid()}:
             raise UnsafePath(path, f"a link of another user ({status.st_uid})")
-        path = path.parent / os.readlink(path)
+        path = path.parent / path.readlink()
     raise UnsafePath(path, "too many links")
 
 

@@ -1,7 +1,7 @@
 """Find the `callgate` program that a configuration may name for good.
 
-A program with a window has no shell's PATH, so a user's file gets an absolute path. One in an
-environment that `uvx` or `pipx run` made for a moment may be gone tomorrow, and all servers with it.
+A program with a window has no shell's PATH, so a user's file gets an absolute path. A `callgate`
+that `uvx` or `pipx run` installed for a moment may be gone tomorrow, and all servers with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UV_CACHE: Final = re.compile(r"(?:archive|builds|environments)-v\d+")
 
 
 def install_command(prefix: PurePath) -> str | None:
-    """Return the command that installs for good what runs from a temporary environment; else None."""
+    """Return the command that installs for good, if `prefix` is a temporary environment."""
     parts = prefix.parts
     if any(_UV_CACHE.fullmatch(part) for part in parts):
         return "uv tool install callgate"

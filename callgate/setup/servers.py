@@ -2,8 +2,8 @@
 
 Pure. A wrapped entry starts `callgate run --agent NAME [--policy FILE] -- COMMAND ARGS…`. Wrapping
 puts our words before the first argument and moves the command's source text behind them, not a
-decoded copy: `${input:token}` and `"\\u003d"` stay as they are. So unwrapping needs no memory, but
-for one thing: whether there was a list of arguments before.
+decoded copy: `${input:token}` and an escaped character stay as they are. So unwrapping needs no
+memory, but for one thing: whether there was a list of arguments before.
 """
 
 from __future__ import annotations
