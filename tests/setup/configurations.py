@@ -60,17 +60,41 @@ model = "o4-mini"
 """
 
 CASES = (
-    Case("claude desktop", "claude-desktop", "claude_desktop_config.json", DESKTOP,
-         {"filesystem": FILES}),
-    Case("crlf", "claude-desktop", "claude_desktop_config.json", DESKTOP.replace("\n", "\r\n"),
-         {"filesystem": FILES}),
-    Case("byte order mark", "claude-desktop", "claude_desktop_config.json",
-         DESKTOP.replace("\n", "\r\n"), {"filesystem": FILES}, bom=True),
+    Case(
+        "claude desktop",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        DESKTOP,
+        {"filesystem": FILES},
+    ),
+    Case(
+        "crlf",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        DESKTOP.replace("\n", "\r\n"),
+        {"filesystem": FILES},
+    ),
+    Case(
+        "byte order mark",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        DESKTOP.replace("\n", "\r\n"),
+        {"filesystem": FILES},
+        bom=True,
+    ),
     Case("tabs", "cursor", "mcp.json", DESKTOP.replace("  ", "\t"), {"filesystem": FILES}),
-    Case("one line without an end", "cursor", "mcp.json",
-         '{"mcpServers":{"a":{"command":"uvx","args":["mcp-server-time"]}}}',
-         {"a": ["uvx", "mcp-server-time"]}),
-    Case("several servers and an env", "cursor", "mcp.json", """{
+    Case(
+        "one line without an end",
+        "cursor",
+        "mcp.json",
+        '{"mcpServers":{"a":{"command":"uvx","args":["mcp-server-time"]}}}',
+        {"a": ["uvx", "mcp-server-time"]},
+    ),
+    Case(
+        "several servers and an env",
+        "cursor",
+        "mcp.json",
+        """{
   "mcpServers": {
     "github": {"command": "docker", "args": ["run", "-i", "--rm", "-e", "GITHUB_TOKEN",
       "ghcr.io/github/github-mcp-server"], "env": {"GITHUB_TOKEN": "ghp_0123456789"}},
@@ -79,24 +103,61 @@ CASES = (
     "remote": {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer abc"}}
   }
 }
-""", {"github": ["docker", "run", "-i", "--rm", "-e", "GITHUB_TOKEN",
-                 "ghcr.io/github/github-mcp-server"],
-      "time": ["uvx", "mcp-server-time", "--local-timezone=Europe/Rome"]}, {"remote": "remote"}),
-    Case("spaces in paths", "claude-desktop", "claude_desktop_config.json", """{"mcpServers": {
+""",
+        {
+            "github": [
+                "docker",
+                "run",
+                "-i",
+                "--rm",
+                "-e",
+                "GITHUB_TOKEN",
+                "ghcr.io/github/github-mcp-server",
+            ],
+            "time": ["uvx", "mcp-server-time", "--local-timezone=Europe/Rome"],
+        },
+        {"remote": "remote"},
+    ),
+    Case(
+        "spaces in paths",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        """{"mcpServers": {
  "my app": {"command": "/Applications/My App.app/Contents/mcp", "args": ["/Users/me/My Files"]},
  "bare": {"command": "/opt/my tools/server"}
-}}""", {"my app": ["/Applications/My App.app/Contents/mcp", "/Users/me/My Files"],
-        "bare": ["/opt/my tools/server"]}),
-    Case("no arguments", "claude-desktop", "claude_desktop_config.json",
-         '{\n  "mcpServers": {\n    "x": {\n      "command": "my-server"\n    }\n  }\n}\n',
-         {"x": ["my-server"]}),
-    Case("empty arguments", "claude-desktop", "claude_desktop_config.json",
-         '{"mcpServers": {"x": {"command": "my-server", "args": [ ], "env": null}}}',
-         {"x": ["my-server"]}),
+}}""",
+        {
+            "my app": ["/Applications/My App.app/Contents/mcp", "/Users/me/My Files"],
+            "bare": ["/opt/my tools/server"],
+        },
+    ),
+    Case(
+        "no arguments",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        '{\n  "mcpServers": {\n    "x": {\n      "command": "my-server"\n    }\n  }\n}\n',
+        {"x": ["my-server"]},
+    ),
+    Case(
+        "empty arguments",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        '{"mcpServers": {"x": {"command": "my-server", "args": [ ], "env": null}}}',
+        {"x": ["my-server"]},
+    ),
     Case("no servers", "claude-desktop", "claude_desktop_config.json", '{"mcpServers": {}}\n', {}),
-    Case("no key for servers", "claude-desktop", "claude_desktop_config.json",
-         '{"globalShortcut": ""}', {}),
-    Case("claude code, user and local", "claude-code", ".claude.json", """{
+    Case(
+        "no key for servers",
+        "claude-desktop",
+        "claude_desktop_config.json",
+        '{"globalShortcut": ""}',
+        {},
+    ),
+    Case(
+        "claude code, user and local",
+        "claude-code",
+        ".claude.json",
+        """{
   "numStartups": 412, "tipsHistory": {"shift-enter": 12},
   "projects": {
     "/home/me/shop": {"allowedTools": [], "mcpServers": {
@@ -107,9 +168,18 @@ CASES = (
     "docs": {"type": "http", "url": "https://docs.example.com/mcp"}},
   "cost": 1.50, "big": 1e400, "last": 12345678901234567890
 }
-""", {"projects//home/me/shop/mcpServers/db": ["uvx", "mcp-server-sqlite"],
-      "mcpServers/db": ["npx", "-y", "db-mcp"]}, {"docs": "remote"}),
-    Case("a project's file with variables", "claude-code", "p/.mcp.json", """{
+""",
+        {
+            "projects//home/me/shop/mcpServers/db": ["uvx", "mcp-server-sqlite"],
+            "mcpServers/db": ["npx", "-y", "db-mcp"],
+        },
+        {"docs": "remote"},
+    ),
+    Case(
+        "a project's file with variables",
+        "claude-code",
+        "p/.mcp.json",
+        """{
   "mcpServers": {
     "api": {
       "command": "${API_HOME:-/opt/api}/bin/server",
@@ -118,12 +188,30 @@ CASES = (
     }
   }
 }
-""", {"api": ["${API_HOME:-/opt/api}/bin/server", "--token", "${API_TOKEN}", "--root", "${PWD}"]}),
-    Case("cursor's variables", "cursor", "p/.cursor/mcp.json",
-         '{"mcpServers": {"w": {"command": "${workspaceFolder}/run", '
-         '"args": ["${env:TOKEN}", "${userHome}"]}}}',
-         {"w": ["${workspaceFolder}/run", "${env:TOKEN}", "${userHome}"]}),
-    Case("vs code with comments, inputs and trailing commas", "vscode", "p/.vscode/mcp.json", """\
+""",
+        {
+            "api": [
+                "${API_HOME:-/opt/api}/bin/server",
+                "--token",
+                "${API_TOKEN}",
+                "--root",
+                "${PWD}",
+            ]
+        },
+    ),
+    Case(
+        "cursor's variables",
+        "cursor",
+        "p/.cursor/mcp.json",
+        '{"mcpServers": {"w": {"command": "${workspaceFolder}/run", '
+        '"args": ["${env:TOKEN}", "${userHome}"]}}}',
+        {"w": ["${workspaceFolder}/run", "${env:TOKEN}", "${userHome}"]},
+    ),
+    Case(
+        "vs code with comments, inputs and trailing commas",
+        "vscode",
+        "p/.vscode/mcp.json",
+        """\
 // Servers of this workspace.
 {
 \t"inputs": [
@@ -144,24 +232,54 @@ CASES = (
 \t\t"web": {"type": "sse", "url": "http://localhost:1/sse",},
 \t},
 }
-""", {"search": ["npx", "-y", "search-mcp", "${input:key}"]}, {"web": "remote"}),
-    Case("vs code's user file, sandboxed", "vscode", "Code/User/mcp.json",
-         '{\n\t"servers": {\n\t\t"s": {\n\t\t\t"command": "node",\n\t\t\t"args": ["s.js"],\n'
-         '\t\t\t"sandboxEnabled": true\n\t\t}\n\t}\n}', {"s": ["node", "s.js"]}),
-    Case("windsurf, disabled and remote", "windsurf", "mcp_config.json", """{
+""",
+        {"search": ["npx", "-y", "search-mcp", "${input:key}"]},
+        {"web": "remote"},
+    ),
+    Case(
+        "vs code's user file, sandboxed",
+        "vscode",
+        "Code/User/mcp.json",
+        '{\n\t"servers": {\n\t\t"s": {\n\t\t\t"command": "node",\n\t\t\t"args": ["s.js"],\n'
+        '\t\t\t"sandboxEnabled": true\n\t\t}\n\t}\n}',
+        {"s": ["node", "s.js"]},
+    ),
+    Case(
+        "windsurf, disabled and remote",
+        "windsurf",
+        "mcp_config.json",
+        """{
     "mcpServers": {
         "on": {"command": "uvx", "args": ["a"], "disabled": false, "disabledTools": ["x"]},
         "off": {"command": "uvx", "args": ["b"], "disabled": true},
         "far": {"serverUrl": "https://example.com/sse"}
     }
 }
-""", {"on": ["uvx", "a"]}, {"off": "disabled", "far": "remote"}),
+""",
+        {"on": ["uvx", "a"]},
+        {"off": "disabled", "far": "remote"},
+    ),
     Case("codex", "codex", "config.toml", CODEX, {"docs": ["npx", "-y", "docs-mcp"]}),
-    Case("codex with crlf", "codex", "config.toml", CODEX.replace("\n", "\r\n"),
-         {"docs": ["npx", "-y", "docs-mcp"]}),
-    Case("codex with a byte order mark", "codex", "config.toml", CODEX,
-         {"docs": ["npx", "-y", "docs-mcp"]}, bom=True),
-    Case("codex, every way to write a table", "codex", "config.toml", """\
+    Case(
+        "codex with crlf",
+        "codex",
+        "config.toml",
+        CODEX.replace("\n", "\r\n"),
+        {"docs": ["npx", "-y", "docs-mcp"]},
+    ),
+    Case(
+        "codex with a byte order mark",
+        "codex",
+        "config.toml",
+        CODEX,
+        {"docs": ["npx", "-y", "docs-mcp"]},
+        bom=True,
+    ),
+    Case(
+        "codex, every way to write a table",
+        "codex",
+        "config.toml",
+        """\
 [mcp_servers]
 inline = { command = "uvx", args = ["a"], env = { K = "v" } }
 short = {command='/opt/my tools/x'}
@@ -185,10 +303,21 @@ bearer_token_env_var = "TOKEN"
 [mcp_servers.off]
 command = "x"
 enabled = false
-""", {"inline": ["uvx", "a"], "short": ["/opt/my tools/x"], "dotted": ["npx"],
-      "lines": ["npx", "-y", 'C:\\\\keep "this"'], "odd name": ["one"]},
-         {"web": "remote", "off": "disabled"}),
-    Case("gemini", "gemini", "settings.json", """{
+""",
+        {
+            "inline": ["uvx", "a"],
+            "short": ["/opt/my tools/x"],
+            "dotted": ["npx"],
+            "lines": ["npx", "-y", 'C:\\\\keep "this"'],
+            "odd name": ["one"],
+        },
+        {"web": "remote", "off": "disabled"},
+    ),
+    Case(
+        "gemini",
+        "gemini",
+        "settings.json",
+        """{
   "theme": "GitHub", // seen in the evening
   "mcpServers": {
     "py": {"command": "python", "args": ["-m", "srv"], "cwd": "./srv", "timeout": 15000,
@@ -196,8 +325,15 @@ enabled = false
     "http": {"httpUrl": "http://localhost:3000/mcp"}
   }
 }
-""", {"py": ["python", "-m", "srv"]}, {"http": "remote"}),
-    Case("zed, new and old shape, extensions", "zed", "settings.json", """\
+""",
+        {"py": ["python", "-m", "srv"]},
+        {"http": "remote"},
+    ),
+    Case(
+        "zed, new and old shape, extensions",
+        "zed",
+        "settings.json",
+        """\
 // Zed settings
 //
 {
@@ -210,16 +346,28 @@ enabled = false
   },
   "ssh_connections": [],
 }
-""", {"new": ["npx", "-y", "n"], "old": ["/opt/bin/old", "--stdio"], "bare": ["/opt/bin/bare"]},
-         {"mcp-server-context7": "unclear"}),
-    Case("cline, both shapes", "cline", "cline_mcp_settings.json", """{
+""",
+        {"new": ["npx", "-y", "n"], "old": ["/opt/bin/old", "--stdio"], "bare": ["/opt/bin/bare"]},
+        {"mcp-server-context7": "unclear"},
+    ),
+    Case(
+        "cline, both shapes",
+        "cline",
+        "cline_mcp_settings.json",
+        """{
   "mcpServers": {
     "a": {"autoApprove": ["read"], "disabled": false, "timeout": 60, "type": "stdio",
       "command": "node", "args": ["/home/me/a/build/index.js"]},
     "b": {"transport": {"type": "stdio", "command": "uvx", "args": ["b"]}, "disabled": false}
   }
-}""", {"a": ["node", "/home/me/a/build/index.js"], "b": ["uvx", "b"]}),
-    Case("opencode, lists as commands", "opencode", "opencode.jsonc", """{
+}""",
+        {"a": ["node", "/home/me/a/build/index.js"], "b": ["uvx", "b"]},
+    ),
+    Case(
+        "opencode, lists as commands",
+        "opencode",
+        "opencode.jsonc",
+        """{
   "$schema": "https://opencode.ai/config.json",
   "mcp": {
     "one": {"type": "local", "command": ["npx", "-y", "one"], "enabled": true,
@@ -232,40 +380,86 @@ enabled = false
     "none": {"type": "local", "command": []},
   },
 }
-""", {"one": ["npx", "-y", "one"], "alone": ["alone"]},
-         {"off": "disabled", "far": "remote", "none": "unclear"}),
-    Case("opencode v2", "opencode", "opencode.json",
-         '{"mcp": {"servers": {"two": {"type": "local", "command": ["uvx", "two"]}}}}',
-         {"two": ["uvx", "two"]}),
-    Case("already behind the gate", "cursor", "mcp.json", """{"mcpServers": {
+""",
+        {"one": ["npx", "-y", "one"], "alone": ["alone"]},
+        {"off": "disabled", "far": "remote", "none": "unclear"},
+    ),
+    Case(
+        "opencode v2",
+        "opencode",
+        "opencode.json",
+        '{"mcp": {"servers": {"two": {"type": "local", "command": ["uvx", "two"]}}}}',
+        {"two": ["uvx", "two"]},
+    ),
+    Case(
+        "already behind the gate",
+        "cursor",
+        "mcp.json",
+        """{"mcpServers": {
   "hand": {"command": "callgate", "args": ["run", "--policy", "my.yaml", "--", "uvx", "h"]},
   "path": {"command": "/opt/bin/callgate", "args": ["run", "--", "uvx", "p"]},
   "uvx": {"command": "uvx", "args": ["callgate", "run", "--", "uvx", "u"]},
   "open": {"command": "uvx", "args": ["o"]}
-}}""", {"open": ["uvx", "o"]}, {"hand": "wrapped", "path": "wrapped", "uvx": "wrapped"}),
-    Case("unicode, names that are not agents'", "cursor", "mcp.json", """{"mcpServers": {
+}}""",
+        {"open": ["uvx", "o"]},
+        {"hand": "wrapped", "path": "wrapped", "uvx": "wrapped"},
+    ),
+    Case(
+        "unicode, names that are not agents'",
+        "cursor",
+        "mcp.json",
+        """{"mcpServers": {
   "日本語": {"command": "/opt/ツール/サーバ", "args": ["ü", "\\u00e9\\ud83d\\ude00", "😀"]},
   "--policy": {"command": "a"},
   "a b": {"command": "b"}, "a/b": {"command": "c"}
 }}
-""", {"日本語": ["/opt/ツール/サーバ", "ü", "é😀", "😀"], "--policy": ["a"], "a b": ["b"],
-      "a/b": ["c"]}),
-    Case("escapes that must stay as they are written", "cursor", "mcp.json",
-         '{"mcpServers": {"e": {"command": "C:\\\\x\\u003dy\\/z", "args": ["\\u0041", "a\\"b"]}}}',
-         {"e": ["C:\\x=y/z", "A", 'a"b']}),
-    Case("json5", "other", "servers.json5", """{
+""",
+        {
+            "日本語": ["/opt/ツール/サーバ", "ü", "é😀", "😀"],
+            "--policy": ["a"],
+            "a b": ["b"],
+            "a/b": ["c"],
+        },
+    ),
+    Case(
+        "escapes that must stay as they are written",
+        "cursor",
+        "mcp.json",
+        '{"mcpServers": {"e": {"command": "C:\\\\x\\u003dy\\/z", "args": ["\\u0041", "a\\"b"]}}}',
+        {"e": ["C:\\x=y/z", "A", 'a"b']},
+    ),
+    Case(
+        "json5",
+        "other",
+        "servers.json5",
+        """{
   mcpServers: {
     five: { command: 'npx', args: ['-y', 'say "hi"', 'it\\'s'], retries: +.5, mask: 0xFF, },
   },
 }
-""", {"five": ["npx", "-y", 'say "hi"', "it's"]}),
-    Case("arguments before the command, and a server's own double dash", "cursor", "mcp.json",
-         '{"mcpServers": {"d": {"args": ["--", "run", "--", "x"], "command": "npx"}}}',
-         {"d": ["npx", "--", "run", "--", "x"]}),
-    Case("one text for all", "cursor", "mcp.json",
-         '{"mcpServers": {"t": {"command": "npx -y thing"}, "n": {"command": 7}, "l": []}}',
-         {}, {"t": "unclear", "n": "unclear", "l": "unclear"}),
-    Case("a config of continue", "other", "config.yaml", """\
+""",
+        {"five": ["npx", "-y", 'say "hi"', "it's"]},
+    ),
+    Case(
+        "arguments before the command, and a server's own double dash",
+        "cursor",
+        "mcp.json",
+        '{"mcpServers": {"d": {"args": ["--", "run", "--", "x"], "command": "npx"}}}',
+        {"d": ["npx", "--", "run", "--", "x"]},
+    ),
+    Case(
+        "one text for all",
+        "cursor",
+        "mcp.json",
+        '{"mcpServers": {"t": {"command": "npx -y thing"}, "n": {"command": 7}, "l": []}}',
+        {},
+        {"t": "unclear", "n": "unclear", "l": "unclear"},
+    ),
+    Case(
+        "a config of continue",
+        "other",
+        "config.yaml",
+        """\
 name: mine
 mcpServers:
   time:
@@ -279,9 +473,19 @@ mcpServers:
     command: "/opt/my tools/x"
   far:
     url: https://example.com/mcp
-""", {"time": ["uvx", "mcp-server-time", "--local-timezone=Europe/Rome"],
-      "flow": ["npx", "-y", "flow-mcp"], "quoted": ["/opt/my tools/x"]}, {"far": "remote"}),
-    Case("a config of goose", "other", "goose.yaml", """\
+""",
+        {
+            "time": ["uvx", "mcp-server-time", "--local-timezone=Europe/Rome"],
+            "flow": ["npx", "-y", "flow-mcp"],
+            "quoted": ["/opt/my tools/x"],
+        },
+        {"far": "remote"},
+    ),
+    Case(
+        "a config of goose",
+        "other",
+        "goose.yaml",
+        """\
 extensions:
   developer: {type: builtin, enabled: true}
   fetch:
@@ -290,5 +494,8 @@ extensions:
     args: []
     enabled: true
     timeout: 300
-""", {"fetch": ["uvx"]}, {"developer": "unclear"}),
+""",
+        {"fetch": ["uvx"]},
+        {"developer": "unclear"},
+    ),
 )

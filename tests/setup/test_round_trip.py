@@ -185,7 +185,7 @@ MCP = ("mcpServers",)
         ("a.toml", "[mcpServers.a]\ncommand = 'x'\n[mcpServers.a]\ncommand = 'y'\n"),
         ("a.yaml", "mcpServers: {a: {command: x}"),
         ("a.yaml", "mcpServers:\n  a: &a {command: x}\n  b: *a\n"),
-        ("a.yaml", "mcpServers:\n  a:\n    command: >-\n      x\n      y\n"),
+        ("a.yaml", "mcpServers:\n  a:\n    command: >-\n      x\n"),
         ("a.yaml", "mcpServers:\n  a:\n    command: !!str x\n"),
         ("a.yaml", "mcpServers:\n  a: {command: x}\n  a: {command: y}\n"),
         ("a.yaml", ""),
