@@ -250,6 +250,47 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "setup.round_trip",
+        "`init`, `wrap` and `unwrap` change only the servers' commands, in every format, and give "
+        "back the identical bytes; what cannot be changed safely is refused with the reason",
+        ("design: Command line",),
+        (
+            "tests/setup/test_round_trip.py::test_each_server_starts_behind_the_gate_and_nothing_else_changes",
+            "tests/setup/test_round_trip.py::test_unwrapping_gives_the_identical_bytes",
+            "tests/setup/test_round_trip.py::test_unwrapping_without_any_memory_starts_the_same_programs",
+            "tests/setup/test_round_trip.py::test_what_cannot_be_read_or_may_be_read_in_two_ways_is_refused",
+            "tests/setup/test_random_documents.py::test_any_json_with_comments_is_wrapped_as_expected_and_comes_back",
+            "tests/setup/test_random_documents.py::test_any_plain_json_is_wrapped_as_another_parser_reads_it",
+        ),
+    ),
+    Requirement(
+        "setup.files",
+        "a configuration is the old file or the new one whenever callgate is killed; what others "
+        "write meanwhile is not lost; a file that others may write is not touched",
+        ("design: Command line",),
+        (
+            "tests/setup/test_config_file.py::test_a_kill_at_any_moment_leaves_the_old_or_the_new_file_and_an_undo_that_works",
+            "tests/setup/test_config_file.py::test_a_write_between_the_last_look_and_the_exchange_is_not_lost",
+            "tests/setup/test_config_file.py::test_a_file_that_others_may_write_is_refused",
+            "tests/setup/test_config_file.py::test_a_file_or_a_link_of_somebody_else_is_refused",
+        ),
+    ),
+    Requirement(
+        "setup.commands",
+        "`init` finds each client's files, asks, writes a first policy that surprises nobody, and "
+        "takes all of it back",
+        ("design: Command line",),
+        (
+            "tests/setup/test_places.py::test_every_client_that_was_promised_is_in_the_table",
+            "tests/setup/test_places.py::test_a_temporary_environment_is_known_by_its_path",
+            "tests/setup/test_commands.py::test_init_wraps_what_it_finds_writes_a_policy_and_undoes_all",
+            "tests/setup/test_commands.py::test_running_it_twice_changes_nothing",
+            "tests/setup/test_commands.py::test_an_undo_keeps_what_was_added_and_removed_since",
+            "tests/setup/test_commands.py::test_a_wrapped_server_starts_though_the_client_passes_hardly_any_variable",
+            "tests/setup/test_commands.py::test_the_first_policy_surprises_nobody_unless_it_is_asked_to",
+        ),
+    ),
+    Requirement(
         "policy.explain",
         "each effective limit with the line it came from; what nothing enforces is absent",
         ("core: policy", "design: Python"),

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from callgate import Policy
 from callgate.cli.app import app
+from callgate.cli.doctor import find_clients
 from callgate.setup import config_file, records, work
+from callgate.setup.formats.nodes import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from click.testing import Result
+    from typer.testing import Result
 
 TEXT = '{\n "mcpServers": {\n  "github": {"command": "npx", "args": ["-y", "gh"]} // mine\n }\n}\n'
 ANSWER_S = 60
@@ -48,7 +48,7 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     tmp_path.chmod(0o700)
     before = os.umask(0o022)
     found = Home(tmp_path)
@@ -58,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "shop")
     monkeypatch.setattr(sys, "platform", "linux")
-    yield found
+    return found
 
 
 def callgate(*words: str) -> Result:
@@ -273,7 +273,7 @@ def test_a_change_that_was_made_keeps_its_record_whatever_fails_afterwards(
 
     def then_fail(found: config_file.Found, data: bytes) -> None:
         replace(found, data)
-        raise config_file.Refused("the disk is gone")
+        raise Refused("the disk is gone")
 
     monkeypatch.setattr(config_file, "replace", then_fail)
     assert callgate("wrap", str(home.cursor), "--yes").exit_code == 1
@@ -282,7 +282,8 @@ def test_a_change_that_was_made_keeps_its_record_whatever_fails_afterwards(
     assert records.load(home.cursor) is not None
 
 
-def test_records_are_for_their_user_alone(home: Home) -> None:
+@pytest.mark.usefixtures("home")
+def test_records_are_for_their_user_alone() -> None:
     callgate("init", "--yes")
 
     modes = {path.name: path.stat().st_mode & 0o777 for path in records.folder().iterdir()}
@@ -331,6 +332,40 @@ def test_a_wrapped_server_whose_program_is_gone_is_found(home: Home) -> None:
 
     assert [(each.client, each.server) for each in found] == [("Cursor", "github")]
     assert found[0].program.startswith("/nowhere")
+    said = find_clients()
+    assert [each.status for each in said] == ["absent"]
+    assert str(home.cursor) in said[0].fix
+
+
+def test_a_wrapped_server_starts_though_the_client_passes_hardly_any_variable(home: Home) -> None:
+    server = [sys.executable, "-m", "callgate.cli.demo.agent"]
+    entry = {"command": server[0], "args": server[1:], "env": {"TOKEN": "x"}}
+    home.cursor.write_text(json.dumps({"mcpServers": {"demo": entry}}))
+    callgate("init", "--yes", "--client", "cursor")
+    wrapped = json.loads(home.cursor.read_text())["mcpServers"]["demo"]
+    hello = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        },
+    }
+
+    done = subprocess.run(
+        [wrapped["command"], *wrapped["args"]],
+        input=json.dumps(hello) + "\n",
+        env={"HOME": str(home.folder), "PATH": os.defpath, **wrapped["env"]},
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_S,
+        check=False,
+    )
+
+    assert "serverInfo" in json.loads(done.stdout)["result"], done.stderr
+    assert f"audit in {home.folder}/.local/state/callgate/audit" in done.stderr
 
 
 def ask(home: Home, *replies: str) -> tuple[int, str]:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path, PurePath
 
 import pytest
 
-from callgate.setup import program
 from callgate.setup.clients import CLIENTS, home_of, place_of, places
 from callgate.setup.difference import difference, printable
 from callgate.setup.formats.nodes import Refused
@@ -116,16 +116,16 @@ def test_a_temporary_environment_is_known_by_its_path(prefix: str, command: str 
 def test_from_a_temporary_environment_the_one_command_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(program.sys, "prefix", "/home/me/.cache/uv/archive-v0/x")
+    monkeypatch.setattr(sys, "prefix", "/home/me/.cache/uv/archive-v0/x")
 
-    with pytest.raises(Refused, match="uv tool install callgate$"):
+    with pytest.raises(Refused, match=r"uv tool install callgate$"):
         find_program()
 
 
 def test_on_windows_it_is_said_that_run_does_not_work_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(program.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
 
     with pytest.raises(Refused, match="Windows"):
         find_program()
