@@ -51,7 +51,10 @@ spaces = st.sampled_from(
 
 def write(value: Any, draw: st.DrawFn) -> str:
     """The value as JSON with comments, trailing commas and spaces anywhere."""
-    space = lambda: draw(spaces)  # noqa: E731  # short, because it stands everywhere
+
+    def space() -> str:
+        return draw(spaces)
+
     if isinstance(value, list | dict):
         brackets = "[]" if isinstance(value, list) else "{}"
         parts = (
