@@ -180,8 +180,7 @@ class Session:
         if not job.change.servers:
             self._say("  no servers")
         if job.changes:
-            value = work.FORMATS[job.form].read(job.change.before.removeprefix("\ufeff")).value()
-            for line in difference(job.change.before, job.after.decode(), value)[2:]:
+            for line in difference(job.change.before, job.change.splices, job.change.value):
                 self._say(f"  {line}", style=_COLOURS.get(line[0]))
             if place.project is not None:
                 self._say("  whoever shares this file needs callgate on the PATH", style="yellow")

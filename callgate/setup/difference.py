@@ -10,8 +10,10 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from callgate.setup.formats.nodes import Splice, apply, line_of
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 CONTEXT: Final = 2
 MAX_LINE: Final = 400
@@ -32,12 +34,42 @@ def printable(text: str) -> str:
     )
 
 
-def difference(before: str, after: str, value: Any) -> list[str]:
-    """Return the lines of a unified diff; `value` is the document, for its secrets."""
+def difference(before: str, splices: Sequence[Splice], value: Any) -> list[str]:
+    """Return the lines of a unified diff; `value` is the document, for its secrets.
+
+    Only the lines around the splices are compared: a file may have hundreds of thousands.
+    """
+    body = before.removeprefix("\ufeff")
     secrets = sorted(set(_secrets(value, inside=False)), key=len, reverse=True)
-    old, new = ([_shown(line, secrets) for line in text.split("\n")] for text in (before, after))
-    lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=CONTEXT)
+    lines = []
+    for start, end, inside in _blocks(body, splices):
+        block = body[start:end]
+        moved = [Splice(each.start - start, each.end - start, each.text) for each in inside]
+        old, new = (
+            [_shown(line, secrets) for line in text.split("\n")]
+            for text in (block, apply(block, moved))
+        )
+        lines.append(f"@@ line {line_of(body, inside[0].start)} @@")
+        found = difflib.unified_diff(old, new, lineterm="", n=CONTEXT)
+        lines += [line for line in list(found)[2:] if not line.startswith("@@")]
     return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}{MASK}" for line in lines]
+
+
+def _blocks(body: str, splices: Sequence[Splice]) -> list[tuple[int, int, list[Splice]]]:
+    """Return whole lines around splices, those that touch as one block."""
+    blocks: list[tuple[int, int, list[Splice]]] = []
+    for splice in sorted(splices, key=lambda each: each.start):
+        start, end = splice.start, splice.end
+        for _ in range(CONTEXT + 1):
+            start = max(body.rfind("\n", 0, max(start - 1, 0)), -1) + 1 if start else 0
+            feed = body.find("\n", min(end + 1, len(body)))
+            end = len(body) if feed < 0 else feed
+        if blocks and start <= blocks[-1][1]:
+            first, _end, inside = blocks.pop()
+            blocks.append((first, max(end, _end), [*inside, splice]))
+        else:
+            blocks.append((start, end, [splice]))
+    return blocks
 
 
 def _shown(line: str, secrets: list[str]) -> str:

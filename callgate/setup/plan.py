@@ -46,6 +46,10 @@ class Change:
     before: str
     after: str
     servers: tuple[Server, ...]
+    splices: tuple[Splice, ...]
+    """In `before` without its byte order mark."""
+    value: Any
+    """The document, for those who look for secrets in it."""
 
     @property
     def changed(self) -> tuple[Server, ...]:
@@ -82,8 +86,8 @@ def plan_wrap(text: str, form: Format, places: Sequence[Path], gate: Gate) -> Ch
         servers.append(Server(entry.path, "wrap", "", agent, made[-1].text if new else None))
         splices += made
         _expect(expected, entry, [gate.program, *gate.words(agent), *entry.words])
-    change = Change(text, mark + apply(body, splices), tuple(servers))
-    _prove(change, form, places, expected)
+    change = Change(text, mark + apply(body, splices), tuple(servers), tuple(splices), expected)
+    _prove(change, form, places)
     return change
 
 
@@ -99,10 +103,26 @@ def plan_unwrap(
 
     `added` has what a wrap noted for each path; `only_known` leaves other entries alone.
     """
+    root = form.read(_cut(text)[1])
+    change = _unwrap(text, root, form, places, added, only_known=only_known)
+    if change.changed:
+        form.read(_cut(change.after)[1])
+    return change
+
+
+def _unwrap(
+    text: str,
+    root: Node,
+    form: Format,
+    places: Sequence[Path],
+    added: Mapping[Path, str | None],
+    *,
+    only_known: bool,
+) -> Change:
     mark, body = _cut(text)
     servers: list[Server] = []
     splices: list[Splice] = []
-    for entry in entries(form.read(body), places):
+    for entry in entries(root, places):
         known = entry.path in added
         if entry.state is not State.WRAPPED or (only_known and not known):
             why = entry.why if entry.state is not State.OPEN else "not behind callgate"
@@ -111,9 +131,7 @@ def plan_unwrap(
         splices += unwrap(body, form, entry, added.get(entry.path))
         servers.append(Server(entry.path, "unwrap", "", entry.agent))
     after = mark + apply(body, splices)
-    if splices:
-        form.read(_cut(after)[1])
-    return Change(text, after, tuple(servers))
+    return Change(text, after, tuple(servers), tuple(splices), root.value())
 
 
 def added_lists(servers: Sequence[Server]) -> dict[Path, str | None]:
@@ -144,10 +162,12 @@ def _expect(value: Any, entry: Entry, words: list[str]) -> None:
         value[key], value["args"] = words[0], words[1:]
 
 
-def _prove(change: Change, form: Format, places: Sequence[Path], expected: Any) -> None:
+def _prove(change: Change, form: Format, places: Sequence[Path]) -> None:
     if not change.changed:
         return
-    root: Node = form.read(_cut(change.after)[1])
-    back = plan_unwrap(change.after, form, places, added_lists(change.servers), only_known=True)
-    if root.value() != expected or back.after != change.before:
+    added = added_lists(change.servers)
+    back = _unwrap(
+        change.after, form.read(_cut(change.after)[1]), form, places, added, only_known=True
+    )
+    if back.value != change.value or back.after != change.before:
         raise Refused("it cannot be changed so that only the servers' commands change")

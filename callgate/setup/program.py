@@ -47,10 +47,13 @@ def find_program() -> str:
             "this callgate runs from a temporary environment; when its cache is pruned, none of "
             f"your servers could start. Install it for good and run this again: {command}"
         )
-    own = Path(sysconfig.get_path("scripts")) / NAME
-    if not own.is_file():
+    user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
+    folders = [Path(each) for each in (sysconfig.get_path("scripts"), user)]
+    own = next((folder / NAME for folder in folders if (folder / NAME).is_file()), None)
+    if own is None:
         raise Refused(
-            f"there is no program {own}; install callgate first: uv tool install callgate"
+            f"there is no program {folders[0] / NAME}; install callgate first: "
+            "uv tool install callgate"
         )
     # A link on the PATH to it outlives an upgrade that makes a new environment.
     linked = shutil.which(NAME)

@@ -152,7 +152,9 @@ def apply(job: Job) -> None:
     old = records.load(path)
     added = (dict(old.added) if old is not None else {}) | added_lists(job.change.servers)
     form = FORMATS[job.form]
-    clean = plan_unwrap(decode(job.after), form, keys, added, only_known=True).after.encode()
+    clean = job.found.data
+    if old is not None:
+        clean = plan_unwrap(decode(job.after), form, keys, added, only_known=True).after.encode()
     record = Record(
         str(path),
         job.place.client.name,

@@ -7,7 +7,7 @@ import pytest
 
 from callgate.setup.clients import CLIENTS, home_of, place_of, places
 from callgate.setup.difference import difference, printable
-from callgate.setup.formats.nodes import Refused
+from callgate.setup.formats.nodes import Refused, Splice
 from callgate.setup.program import find_program, install_command
 
 LINUX = home_of("linux", "/home/me", {})
@@ -162,7 +162,9 @@ def test_a_difference_shows_what_changes_and_no_secret() -> None:
     before = '{"env": {"TOKEN": "s3cr\\u0065t!"}, "command": "x",\n"\x1b[2J": 1}'
     value = {"env": {"TOKEN": "s3cret!", "OTHER": 's3cr"t2'}, "headers": ["bearer x"]}
 
-    lines = "\n".join(difference(before, before.replace('"x"', '"s3cret! bearer x"'), value))
+    at = before.index('"x"')
+
+    lines = "\n".join(difference(before, [Splice(at, at + 3, '"s3cret! bearer x"')], value))
 
     assert "command" in lines
     assert "s3cret!" not in lines

@@ -66,7 +66,7 @@ def write(value: Any, draw: st.DrawFn) -> str:
                 for key, each in value.items()
             ]
         )
-        comma = "," if parts and draw(st.booleans()) else ""
+        comma = "," if draw(st.booleans()) and parts else ""
         return f"{space()}{brackets[0]}{','.join(parts)}{comma}{space()}{brackets[1]}{space()}"
     return f"{space()}{json.dumps(value, ensure_ascii=draw(st.booleans()))}{space()}"
 
