@@ -405,3 +405,18 @@ def test_on_a_terminal_each_file_is_shown_in_colour_and_asked_about(home: Home) 
     after = home.contents()
     assert after[str(home.cursor)] != before[str(home.cursor)]
     assert {path for path in after if after[path] != before[path]} == {str(home.cursor)}
+
+
+def test_the_help_of_callgate_imports_none_of_it() -> None:
+    program = (
+        "import sys\nsys.argv = ['callgate', '--help']\nfrom callgate.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('tomlkit', 'callgate.setup') if name in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "unwrap" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

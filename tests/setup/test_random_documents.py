@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import Any
 
-from hypothesis import given
+import tomlkit
+import yaml
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from callgate.setup.formats.jsonc import Jsonc
+from callgate.setup.formats.nodes import Refused
+from callgate.setup.formats.toml import Toml
+from callgate.setup.formats.yaml import Yaml
 from callgate.setup.plan import added_lists, plan_unwrap, plan_wrap
 from callgate.setup.servers import Gate
 
@@ -130,3 +136,48 @@ def test_any_plain_json_is_wrapped_as_another_parser_reads_it(
     agents = {each.name: each.agent for each in change.servers}
     assert json.loads(change.after) == expected(document, agents)
     check(document, text)
+
+
+def without_null(value: Any) -> Any:
+    """TOML has none."""
+    if isinstance(value, dict):
+        return {key: without_null(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [without_null(each) for each in value if each is not None]
+    return value
+
+
+@settings(max_examples=40)  # each value's position takes a parse of its own
+@given(documents)
+def test_any_toml_is_wrapped_as_another_parser_reads_it_and_comes_back(document: Any) -> None:
+    document = without_null(document)
+    try:
+        text = tomlkit.dumps(document)
+        assume(tomllib.loads(text) == document)
+    except (ValueError, TypeError):
+        assume(False)
+
+    change = plan_wrap(text, Toml(), PLACES, GATE)
+
+    agents = {each.name: each.agent for each in change.servers}
+    assert tomllib.loads(change.after) == expected(document, agents)
+    back = plan_unwrap(change.after, Toml(), PLACES, added_lists(change.servers))
+    assert back.after == text
+
+
+@given(documents, st.sampled_from([None, True, False]))
+def test_any_yaml_is_wrapped_as_another_parser_reads_it_and_comes_back_or_is_refused(
+    document: Any, flow: Any
+) -> None:
+    text = yaml.safe_dump(document, default_flow_style=flow, allow_unicode=True)
+    assume(yaml.safe_load(text) == document)
+
+    try:
+        change = plan_wrap(text, Yaml(), PLACES, GATE)
+    except Refused:
+        return
+
+    agents = {each.name: each.agent for each in change.servers}
+    assert yaml.safe_load(change.after) == expected(document, agents)
+    back = plan_unwrap(change.after, Yaml(), PLACES, added_lists(change.servers))
+    assert back.after == text
