@@ -17,6 +17,7 @@ import typer
 from callgate.cli import say, table
 from callgate.launcher.doctor import Finding, find, try_levels
 from callgate.launcher.host import survey
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,15 +62,14 @@ def _find() -> list[Finding]:
 
 def find_clients() -> list[Finding]:
     """Return a finding for each server of a client that names a callgate which is gone."""
-    from callgate.setup.difference import printable  # noqa: PLC0415  # and tomlkit
-    from callgate.setup.work import find_gone, this_home  # noqa: PLC0415
+    from callgate.setup.work import find_gone, this_home  # noqa: PLC0415  # and tomlkit
 
     return [
         Finding(
-            f"{each.client}: {printable(each.server)}",
+            f"{each.client}: {quoted(each.server)}",
             "absent",
-            f"it cannot start: there is no {printable(each.program)}",
-            printable(f"callgate unwrap {shlex.quote(each.file)}, then wrap it again"),
+            f"it cannot start: there is no {quoted(each.program)}",
+            quoted(f"callgate unwrap {shlex.quote(each.file)}, then wrap it again"),
         )
         for each in find_gone(this_home(), str(Path.cwd()))
     ]

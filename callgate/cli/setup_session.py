@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
+from callgate.cli import say
 from callgate.setup import records, work
-from callgate.setup.difference import difference, printable
+from callgate.setup.difference import difference
 from callgate.setup.first_policy import FIGURES, policy_path, policy_text, write_policy
 from callgate.setup.formats.nodes import Refused
 from callgate.setup.program import find_program
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +45,7 @@ class Session:
 
     def usage(self, text: str) -> NoReturn:
         """Say what is wrong with the command line, and exit."""
-        self._remark(printable(text))
+        say.remark(f"callgate: {quoted(text)}")
         raise typer.Exit(2)
 
     @contextmanager
@@ -57,13 +59,13 @@ class Session:
             yield
         except Refused as error:
             refused = str(error)
-            self._remark(printable(refused))
+            say.remark(f"callgate: {refused}")
         finally:
             gc.enable()
         ok = refused is None and all(each["ok"] for each in self._answers)
         if self._as_json:
             answer = {"ok": ok, "refused": refused, "files": self._answers, "policy": self._policy}
-            typer.echo(json.dumps(answer, indent=2))
+            say.print_json(answer)
         raise typer.Exit(0 if ok else 1)
 
     def wrap(self, places: Sequence[Place], policy: Path | None, *, enforce: bool) -> None:
@@ -87,13 +89,15 @@ class Session:
         if not accepted:
             return
         if self._dry_run:
-            self._say("\nnothing was changed: this was a dry run")
+            self._say("")
+            self._say("nothing was changed: this was a dry run")
             return
         with records.lock():
             if policy is None and any(job.place.project is None for job in accepted):
                 self._write_policy(first, accepted, enforce=enforce)
             self._make(accepted, work.apply)
-        self._say(f"\nNext: {UNDO}.")
+        self._say("")
+        self._say(f"Next: {UNDO}.")
 
     def undo(self, jobs: Sequence[Job]) -> None:
         """Take the gate away from these files."""
@@ -116,11 +120,11 @@ class Session:
                 act(job)
             except Refused as error:
                 answer |= {"status": "refused", "reason": str(error), "ok": False}
-                self._remark(printable(str(error)))
+                say.remark(f"callgate: {quoted(str(error))}")
                 continue
             answer["status"] = "changed"
             after = job.place.client.after
-            self._say(f"changed {printable(job.place.path)}" + (f"; now {after}" if after else ""))
+            self._say(f"changed {quoted(job.place.path)}" + (f"; now {after}" if after else ""))
 
     def _ask(self, jobs: Sequence[Job]) -> list[Job]:
         """Show all jobs and return those that the user wants."""
@@ -131,14 +135,14 @@ class Session:
                 wanted.append(job)
         if self._at_once and wanted and not (self._yes or self._dry_run):
             question = f"Change these {len(wanted)} files?"
-            wanted = wanted if _is_yes(question, self._remark) else []
+            wanted = wanted if _is_yes(question) else []
         for job in jobs:
             self._answers.append(self._judge(job, wanted=job in wanted))
         return wanted
 
     def _confirm(self, job: Job) -> bool:
         del job
-        return _is_yes("Change this file?", self._remark)
+        return _is_yes("Change this file?")
 
     def _judge(self, job: Job, *, wanted: bool) -> dict[str, Any]:
         if job.refused is not None:
@@ -172,9 +176,10 @@ class Session:
     def _show(self, job: Job) -> None:
         place = job.place
         whose = "yours" if place.project is None else "of the project"
-        self._say(f"\n{place.client.title}, {whose}: {printable(place.path)}", style="bold")
+        self._say("")
+        self._say(f"{place.client.title}, {whose}: {quoted(place.path)}", style="bold")
         if job.refused is not None:
-            self._say(f"  left as it is: {printable(job.refused)}", style="red")
+            self._say(f"  left as it is: {quoted(job.refused)}", style="red")
             return
         if job.change is None or job.found is None:
             return
@@ -182,7 +187,7 @@ class Session:
             does = f"becomes agent {each.agent}" if each.status == "wrap" else "gate taken away"
             if each.status not in CHANGED:
                 does = f"left alone: {each.why}"
-            self._say(f"  {printable(each.name)}: {does}")
+            self._say(f"  {quoted(each.name)}: {does}")
         if not job.change.servers:
             self._say("  no servers")
         if job.changes:
@@ -211,7 +216,8 @@ class Session:
         new = write_policy(path, text, json.dumps(json_schema(), indent=2) + "\n")
         self._policy = {"path": str(path), "status": "written" if new else "kept"}
         said = "wrote a first policy" if new else "your policy is kept as it is"
-        self._say(f"\n{said}: {printable(str(path))}")
+        self._say("")
+        self._say(f"{said}: {quoted(str(path))}")
 
     def _say(self, text: str, style: str | None = None) -> None:
         if self._as_json:
@@ -220,15 +226,12 @@ class Session:
             from rich.console import Console  # noqa: PLC0415
 
             self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._console.print(text, style=style)
-
-    def _remark(self, text: str) -> None:
-        typer.echo(f"callgate: {text}", err=True)
+        self._console.print(say.rich_text(text, style or ""))
 
 
-def _is_yes(question: str, remark: Callable[[str], None]) -> bool:
+def _is_yes(question: str) -> bool:
     if not sys.stdin.isatty():
-        remark("not changed: there is no terminal to ask on; add --yes, or --dry-run to look")
+        say.remark("callgate: not changed: no terminal to ask on; add --yes, or --dry-run to look")
         return False
     return typer.confirm(question, default=False)
 

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from callgate.setup.formats.nodes import Splice, apply, line_of
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,14 +25,6 @@ MIN_SECRET: Final = 4
 """Masking `1` wherever it stands would hide the change and no secret."""
 
 _SECRET: Final = frozenset({"env", "environment", "envs", "headers", "http_headers"})
-
-
-def printable(text: str) -> str:
-    """Return a foreign text with everything that is no visible character as an escape sequence."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
 
 
 def difference(before: str, splices: Sequence[Splice], value: Any) -> list[str]:
@@ -52,7 +45,7 @@ def difference(before: str, splices: Sequence[Splice], value: Any) -> list[str]:
         lines.append(f"@@ line {line_of(body, inside[0].start)} @@")
         found = difflib.unified_diff(old, new, lineterm="", n=CONTEXT)
         lines += [line for line in list(found)[2:] if not line.startswith("@@")]
-    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}{MASK}" for line in lines]
+    return lines
 
 
 def _blocks(body: str, splices: Sequence[Splice]) -> list[tuple[int, int, list[Splice]]]:
@@ -75,7 +68,7 @@ def _blocks(body: str, splices: Sequence[Splice]) -> list[tuple[int, int, list[S
 def _shown(line: str, secrets: list[str]) -> str:
     for secret in secrets:
         line = line.replace(secret, MASK)
-    return printable(line.removesuffix("\r").replace("\t", "    "))
+    return quoted(line.removesuffix("\r").replace("\t", "    "), MAX_LINE)
 
 
 def _secrets(value: Any, *, inside: bool) -> Iterator[str]:

@@ -218,7 +218,7 @@ def unwrap(text: str, form: Format, entry: Entry, added: str | None) -> list[Spl
     own = 0 if entry.program is not None else 1
     starts_us = bool(entry.words) and _base(entry.words[0]) in _OURS
     if not starts_us or words[own : own + 1] != ("run",) or "--" not in words[:-1]:
-        raise Refused(f"{entry.path[-1]}: wrapped in a way that is not ours; change it by hand")
+        raise Refused(f"{entry.path[-1]!r}: wrapped in a way that is not ours; change it by hand")
     behind = words.index("--") + 1  # the place of the server's command
     if entry.program is None:
         return [Splice(items[0].start, items[behind].start, "")]

@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from callgate.setup.clients import CLIENTS, home_of, place_of, places
-from callgate.setup.difference import difference, printable
+from callgate.setup.difference import difference
 from callgate.setup.formats.nodes import Refused, Splice
 from callgate.setup.program import find_program, install_command
 
@@ -149,13 +149,6 @@ def test_another_callgate_on_the_path_is_not_taken(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert find_program() != str(tmp_path / "callgate")
-
-
-@pytest.mark.parametrize(
-    "text", ["\x1b[31m", "a\nb", "\x9b2J", "\u202eabc", "\x07", "\x7f", "\ud800"]
-)
-def test_nothing_foreign_can_steer_a_terminal(text: str) -> None:
-    assert printable(text).isprintable()
 
 
 def test_a_difference_shows_what_changes_and_no_secret() -> None:
