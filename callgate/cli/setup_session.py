@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from callgate.setup.clients import Place
+    from callgate.setup.plan import Change
     from callgate.setup.work import Job
 
 CHANGED: Final = frozenset({"wrap", "unwrap"})
@@ -183,20 +184,25 @@ class Session:
             return
         if job.change is None or job.found is None:
             return
-        for each in job.change.servers:
+        if str(job.found.path) != place.path:
+            self._say(f"  which is {quoted(str(job.found.path))}")
+        self._show_servers(job.change)
+        if job.changes:
+            for line in difference(job.change.before, job.change.splices, job.change.value):
+                self._say(f"  {line}", style=_COLOURS.get(line[0]))
+            advice = f"first {place.client.before}" if place.client.before else ""
+            if place.project is not None:
+                advice = "whoever shares this file needs callgate on the PATH"
+            self._say(f"  {advice}" if advice else "", style="yellow")
+
+    def _show_servers(self, change: Change) -> None:
+        for each in change.servers:
             does = f"becomes agent {each.agent}" if each.status == "wrap" else "gate taken away"
             if each.status not in CHANGED:
                 does = f"left alone: {each.why}"
             self._say(f"  {quoted(each.name)}: {does}")
-        if not job.change.servers:
+        if not change.servers:
             self._say("  no servers")
-        if job.changes:
-            for line in difference(job.change.before, job.change.splices, job.change.value):
-                self._say(f"  {line}", style=_COLOURS.get(line[0]))
-            if place.project is not None:
-                self._say("  whoever shares this file needs callgate on the PATH", style="yellow")
-            elif place.client.before:
-                self._say(f"  first {place.client.before}", style="yellow")
 
     def _write_policy(self, path: Path, jobs: Sequence[Job], *, enforce: bool) -> None:
         from callgate.cli.reference import json_schema  # noqa: PLC0415  # pydantic's models

@@ -18,13 +18,11 @@ import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from callgate.files import UnsafePath, draft_of, open_file, read_file, secure_directory
 from callgate.setup.formats.nodes import Refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_BYTES: Final = 64 << 20
 """Claude Code keeps its history in the file with its servers; some have tens of MiB."""
@@ -73,7 +71,7 @@ def _behind_links(path: Path) -> Path:
         secure_directory(path.parent)
         status = os.lstat(path)
         if not stat.S_ISLNK(status.st_mode):
-            return path
+            return Path(os.path.realpath(path.parent)) / path.name
         if status.st_uid not in {0, os.geteuid()}:
             raise UnsafePath(path, f"a link of another user ({status.st_uid})")
         path = path.parent / path.readlink()

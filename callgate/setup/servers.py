@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from callgate.setup.formats.nodes import Node, Refused, Splice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from callgate.setup.formats.nodes import Format
 
@@ -28,6 +28,8 @@ ANY: Final = "*"
 
 _COMMANDS: Final = ("command", "cmd", "path")
 _ADDRESSES: Final = frozenset({"url", "serverUrl", "httpUrl", "uri"})
+_OFF: Final = {"disabled": True, "enabled": False, "active": False}
+_SANDBOXED: Final = {"sandboxEnabled": True}
 _OURS: Final = frozenset({"callgate", "callgate.exe"})
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 MAX_NAME: Final = 120
@@ -116,25 +118,29 @@ def read_entry(path: Path, node: Node) -> Entry:
     """Return what one entry is."""
     if node.members is None:
         return Entry(path, State.UNCLEAR, "it is not a mapping")
-    off = _is_off(node)
+    inner = node
+    for key in ("transport", "command"):
+        nested = node.member(key)
+        if nested is not None and nested.members is not None:
+            inner = nested
+            break
+    program = next((found for key in _COMMANDS if (found := inner.member(key)) is not None), None)
+    entry = Entry(path, State.UNCLEAR, "it has no command of its own")
+    if program is not None:
+        entry = _read_command(path, program, inner.member("args"))
+    if entry.state is State.WRAPPED:
+        return entry
     if _ADDRESSES & {key for key, _value in node.members}:
         return Entry(path, State.REMOTE, "a remote server; no process is started")
-    transport, command = node.member("transport"), node.member("command")
-    if transport is not None and transport.members is not None:
-        node = transport
-    elif command is not None and command.members is not None:
-        node = command
-    program = next((found for key in _COMMANDS if (found := node.member(key)) is not None), None)
-    if program is None:
-        return Entry(path, State.UNCLEAR, "it has no command of its own")
-    entry = _read_command(path, program, node.member("args"))
-    if entry.state is State.OPEN and off:
+    if entry.state is State.OPEN and _is_set(node, _OFF):
         return Entry(path, State.DISABLED, "disabled; enable it and run this again")
+    if entry.state is State.OPEN and _is_set(node, _SANDBOXED):
+        why = "its client's sandbox would hold callgate, too, and its audit could not be written"
+        return Entry(path, State.UNCLEAR, why)
     return entry
 
 
-def _is_off(node: Node) -> bool:
-    switches = {"disabled": True, "enabled": False, "active": False}
+def _is_set(node: Node, switches: Mapping[str, bool]) -> bool:
     return any(
         found.scalar is value
         for key, value in switches.items()

@@ -141,6 +141,10 @@ def _read(place: Place, form: str | None = None) -> tuple[config_file.Found, str
         found = config_file.read(Path(place.path).absolute())
     except FileNotFoundError:
         raise Refused("there is no such file") from None
+    root = place.project and os.path.realpath(place.project)
+    if root and not found.path.is_relative_to(root):
+        # Whoever wrote the project made this link, whoever's it is after a checkout.
+        raise Refused(f"a link of the project that leads out of it, to {found.path}")
     return found, form or form_of(place.path), decode(found.data)
 
 

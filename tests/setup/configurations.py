@@ -242,7 +242,8 @@ CASES = (
         "Code/User/mcp.json",
         '{\n\t"servers": {\n\t\t"s": {\n\t\t\t"command": "node",\n\t\t\t"args": ["s.js"],\n'
         '\t\t\t"sandboxEnabled": true\n\t\t}\n\t}\n}',
-        {"s": ["node", "s.js"]},
+        {},
+        {"s": "unclear"},
     ),
     Case(
         "windsurf, disabled and remote",

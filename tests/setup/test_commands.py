@@ -248,6 +248,20 @@ def test_one_bad_file_is_said_and_the_others_are_wrapped(home: Home) -> None:
     assert home.cursor.read_text() == "{ not json"
 
 
+def test_a_projects_link_that_leads_out_of_the_project_is_refused(home: Home) -> None:
+    (home.folder / "shop" / ".mcp.json").symlink_to(home.cursor)
+    (home.folder / "shop" / ".cursor").symlink_to(home.put("theirs/mcp.json", TEXT).parent)
+
+    results = [
+        callgate("wrap", str(home.folder / "shop" / name), "--yes")
+        for name in (".mcp.json", ".cursor/mcp.json")
+    ]
+
+    assert [result.exit_code for result in results] == [1, 1]
+    assert home.cursor.read_text() == TEXT
+    assert (home.folder / "theirs" / "mcp.json").read_text() == TEXT
+
+
 def test_a_file_that_changes_while_the_user_thinks_is_left_alone(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

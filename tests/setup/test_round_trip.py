@@ -239,3 +239,17 @@ def test_an_undo_of_a_server_that_somebody_removed_does_not_bring_it_back() -> N
     ).after
 
     assert back == '{"mcpServers": {"b": {"command": "y"}}}'
+
+
+@pytest.mark.parametrize(
+    "since", ['"disabled": true', '"sandboxEnabled": true', '"url": "https://example.com"']
+)
+def test_an_undo_finds_a_server_that_was_disabled_or_moved_since(since: str) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}}}'
+    change = plan_wrap(text, FORMATS["json"], [MCP], GATE)
+    added = added_lists(change.servers)
+    after = change.after.replace('"a": {', f'"a": {{{since}, ')
+
+    back = plan_unwrap(after, FORMATS["json"], [MCP], added, only_known=True).after
+
+    assert back == text.replace('"a": {', f'"a": {{{since}, ')
