@@ -31,6 +31,7 @@ WRITERS = {
     "records.py": {"save", "forget"},
     "files.py": {"draft_of", "create_file", "replace_file"},
     "work.py": {"apply", "apply_undo"},
+    "pathlib.py": {"write_bytes", "write_text"},
 }
 """By file: the functions on whose lines a kill may fall. All others only read or compute."""
 
