@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.compat.published.table import Client, Registry
 
 INSTALL_S = 600
+NODE_PROGRAM = f"{NODE.partition('@')[0]}/bin/node"
 
 
 def _run(command: Sequence[str], place: Path) -> None:

@@ -1,25 +1,63 @@
-"""What a run of `make compat` found, kept for the page that is written from it.
+"""What a run of `make compat` found equal, kept for the page that is written from it.
 
-Each pair that was equal is noted in a file under `.venv-compat`; `page.py` makes
-`results.json` beside this file of them once all pairs have been.
+`note` adds one equal pair to `.venv-compat/equal.json`; `page.py` copies the pairs of the table
+into `equal.json` beside this file, which the page is made from and checked against.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS
 from tests.compat.run import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.compat.published.table import Server
+    from tests.compat.published.table import Client, Server
 
 ASKED_FOR: Final = "CALLGATE_BASE_PYTHON" in os.environ
 """Set by `make compat` alone: what is tried is installed from the network."""
+FOUND: Final = HOME / "equal.json"
+KEPT: Final = Path(__file__).with_name("equal.json")
+Results = dict[str, tuple[str, str]]
+"""Of each pair, the date and what else was found out about it."""
 
 
-def note_server(*_: object) -> None: ...
+def key(item: Client | Server, mode: str = "", partner: str = "") -> str:
+    """Return a pair's name, which says the versions it holds for."""
+    return " ".join(filter(None, (item.registry, item.name, item.version, mode, partner)))
+
+
+def wanted() -> list[str]:
+    """Return the names of all pairs of the table."""
+    pairs = [key(server) for server in SERVERS]
+    for client in CLIENTS:
+        for mode in client.modes:
+            pairs += [key(client, mode, partner) for partner in PARTNERS]
+    return pairs
+
+
+def load(path: Path) -> Results:
+    """Return what was found, or nothing yet."""
+    if not path.exists():
+        return {}
+    return {name: (day, said) for name, (day, said) in json.loads(path.read_bytes()).items()}
+
+
+def store(path: Path, results: Results) -> None:
+    """Replace what was found."""
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def note(pair: str, said: str = "") -> None:
+    """Remember that a pair was equal today."""
+    today = datetime.now(UTC).date().isoformat()
+    store(FOUND, {**load(FOUND), pair: (today, said)})
+
+
+def forget(pair: str) -> None:
+    """Take back that a pair was equal, before it is tried again."""
+    store(FOUND, {name: found for name, found in load(FOUND).items() if name != pair})
