@@ -13,6 +13,8 @@ from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS
 from tests.compat.run import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.compat.published.results import Results
 
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -20,7 +22,7 @@ TEMPLATE: Final = KEPT.with_name("page.md")
 """The page's text; `@CLIENTS@` and the like stand where its tables go."""
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table in Markdown."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

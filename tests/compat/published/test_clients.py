@@ -35,19 +35,25 @@ def seen_by(client: Client, mode: str, server: Server, command: list[str], place
     lay_out(server, place)
     programs = install.client(client)
     calls, slow = filled(server.calls, place), filled(server.slow, place)
-    words = [client.alias, mode, json.dumps(calls), json.dumps(slow), *command]
+    program, *words = client.program
+    words += [client.alias, mode, json.dumps(calls), json.dumps(slow), *command]
     env = {**environ(server, place), "PYTHONWARNINGS": "ignore"}
     if client.registry == "npm":
         modules = programs.parent
         env |= {"MODULES": str(modules), "NODE": str(programs.parent / install.NODE_PROGRAM)}
-        start = ["node", str(PROGRAMS / client.program)]
+        start = "node"
     else:
-        start = [str(programs / "python"), str(PROGRAMS / client.program)]
+        start = str(programs / "python")
     done = subprocess.run(
-        [*start, *words], capture_output=True, cwd=place, env=env, timeout=CLIENT_S, check=False
+        [start, str(PROGRAMS / program), *words],
+        capture_output=True,
+        cwd=place,
+        env=env,
+        timeout=CLIENT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # some libraries print, too
 
 
 @pytest.mark.parametrize(("client", "mode", "server"), PAIRS)

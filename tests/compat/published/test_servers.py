@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 if not results.ASKED_FOR:
     pytest.skip("the servers are not installed; make compat", allow_module_level=True)
 
-async def seen_of(server: Server, command: list[str], place: Path) -> tuple[dict[str, Any], list[int]]:
+
+async def seen_of(
+    server: Server, command: list[str], place: Path
+) -> tuple[dict[str, Any], list[Any]]:
     lay_out(server, place)
     calls, slow = filled(server.calls, place), filled(server.slow, place)
     return await exchange(command, place, environ(server, place), calls, slow)

@@ -28,7 +28,7 @@ HELLO = {
     "capabilities": {"roots": {}},
     "clientInfo": {"name": "compat", "version": "1"},
 }
-ANSWERS = {"ping": {}, "roots/list": {"roots": []}}
+ANSWERS: dict[str, Any] = {"ping": {}, "roots/list": {"roots": []}}
 Call = tuple[str, "dict[str, Any]"]
 
 
@@ -42,7 +42,7 @@ class Session:
         self._stdout = server.stdout
         self.asked = 0
         self.heard: list[Any] = []
-        self.late: list[int] = []
+        self.late: list[Any] = []
         """Ids of answers that nobody waited for."""
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ async def exchange(
     env: Mapping[str, str],
     calls: Sequence[Call],
     slow: Call | None = None,
-) -> tuple[dict[str, Any], list[int]]:
+) -> tuple[dict[str, Any], list[Any]]:
     """Run the server in `place`; return what it said, and the ids it answered late."""
     with (place / "stderr").open("wb") as errors:
         server = await asyncio.create_subprocess_exec(
@@ -162,5 +162,7 @@ async def exchange(
 
 def stable(seen: Mapping[str, Any], unstable: str) -> dict[str, str]:
     """Return each step as text, with whatever `unstable` matches replaced."""
-    texts = {step: json.dumps(said, ensure_ascii=False, sort_keys=True) for step, said in seen.items()}
+    texts = {
+        step: json.dumps(said, ensure_ascii=False, sort_keys=True) for step, said in seen.items()
+    }
     return {step: re.sub(unstable, "*", text) if unstable else text for step, text in texts.items()}

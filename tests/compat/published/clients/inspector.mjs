@@ -22,7 +22,6 @@ const call = ([name, given]) => {
   const pairs = Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   return ask("tools/call", "--tool-name", name, ...(pairs.length ? ["--tool-arg", ...pairs] : []));
 };
-const seen = [ask("tools/list"), ask("resources/list"), ask("prompts/list")];
-seen.push(...plan.calls.map(call));
+const seen = [ask("tools/list"), ...plan.calls.map(call)];
 rmSync(place, { recursive: true });
 process.stdout.write(JSON.stringify(seen));

@@ -31,5 +31,5 @@ export async function play(client, transport, call) {
   }
   await ask("ping", () => client.ping());
   await client.close();
-  process.stdout.write(JSON.stringify(seen));
+  process.stdout.write(`\n${JSON.stringify(seen)}`);
 }
