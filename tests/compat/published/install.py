@@ -77,4 +77,5 @@ def client(wanted: Client) -> Path:
     if wanted.registry == "npm":
         pins = [f"{e.alias}@npm:{e.name}@{e.version}" for e in CLIENTS if e.registry == "npm"]
         return environment("clients-npm", "npm", [*pins, NODE])
-    return environment(f"client-{wanted.alias}", "PyPI", [f"{wanted.name}=={wanted.version}"])
+    pins = [f"{wanted.name}=={wanted.version}", *wanted.beside]
+    return environment(f"client-{wanted.alias}", "PyPI", pins)

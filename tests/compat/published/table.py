@@ -470,6 +470,8 @@ class Client:
     program: tuple[str, ...]
     """One of the files in `clients/`, and what it has to be told."""
     modes: tuple[str, ...] = ("",)
+    beside: tuple[str, ...] = ()
+    """What an old one needs in an old version, too."""
 
     @property
     def alias(self) -> str:
@@ -495,7 +497,13 @@ CLIENTS: Final = (
         registry="npm",
         program=("inspector.mjs",),
     ),
-    Client(name="mcp", version="1.2.0", registry="PyPI", program=("python.py", "sdk1")),
+    Client(
+        name="mcp",
+        version="1.6.0",
+        registry="PyPI",
+        program=("python.py", "sdk1"),
+        beside=("pydantic==2.10.6",),
+    ),
     Client(name="mcp", version="1.12.4", registry="PyPI", program=("python.py", "sdk1")),
     Client(name="mcp", version="1.30.0", registry="PyPI", program=("python.py", "sdk1")),
     Client(
