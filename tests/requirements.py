@@ -2020,6 +2020,10 @@ GATE: Final = (
             "tests/compat/test_page.py::test_a_version_that_was_not_tried_is_not_on_the_page",
             "tests/compat/test_page.py::test_every_version_is_exact_and_every_name_is_there_once",
             "tests/compat/test_page.py::test_the_table_is_as_broad_as_promised",
+            "tests/compat/test_wire.py::test_two_sessions_with_one_server_are_equal",
+            "tests/compat/test_wire.py::test_another_answer_is_seen",
+            "tests/compat/test_wire.py::test_another_notification_is_seen",
+            "tests/compat/test_wire.py::test_a_server_that_does_not_answer_is_an_error",
         ),
     ),
     Requirement(

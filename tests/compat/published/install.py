@@ -14,14 +14,17 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.compat.published.table import CLIENTS, NODE, NPM_SERVERS, PYPI_BESIDE, PYPI_SERVERS
+from tests.compat.published.npm_servers import NPM_SERVERS
+from tests.compat.published.pypi_servers import PYPI_SERVERS
+from tests.compat.published.table import CLIENTS, NODE, PYPI_BESIDE
 from tests.compat.run import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.compat.published.table import Client, Registry
+    from tests.compat.published.server import Registry
+    from tests.compat.published.table import Client
 
 INSTALL_S = 600
 NODE_PROGRAM = f"{NODE.partition('@')[0]}/bin/node"

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from tests.compat.published.table import NOWHERE, Server
+from tests.compat.published.server import NOWHERE, Server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,8 @@ from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS
 from tests.compat.run import HOME
 
 if TYPE_CHECKING:
-    from tests.compat.published.table import Client, Server
+    from tests.compat.published.server import Server
+    from tests.compat.published.table import Client
 
 ASKED_FOR: Final = "CALLGATE_BASE_PYTHON" in os.environ
 """Set by `make compat` alone: what is tried is installed from the network."""

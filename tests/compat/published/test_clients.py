@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.compat.published import install, results
 from tests.compat.published.place import environ, filled, lay_out
-from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS, Client, Server
+from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS, Client
 from tests.compat.published.wire import stable
 from tests.compat.through import gate
+
+if TYPE_CHECKING:
+    from tests.compat.published.server import Server
 
 if not results.ASKED_FOR:
     pytest.skip("the clients are not installed; make compat", allow_module_level=True)

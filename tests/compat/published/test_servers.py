@@ -8,12 +8,14 @@ import pytest
 
 from tests.compat.published import install, results
 from tests.compat.published.place import environ, filled, lay_out
-from tests.compat.published.table import SERVERS, Server
+from tests.compat.published.table import SERVERS
 from tests.compat.published.wire import exchange, stable
 from tests.compat.through import gate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.compat.published.server import Server
 
 if not results.ASKED_FOR:
     pytest.skip("the servers are not installed; make compat", allow_module_level=True)
@@ -25,6 +27,11 @@ async def seen_of(
     lay_out(server, place)
     calls, slow = filled(server.calls, place), filled(server.slow, place)
     return await exchange(command, place, environ(server, place), calls, slow)
+
+
+def is_done(answer: dict[str, Any]) -> bool:
+    """Return whether the tool did what it was asked for."""
+    return "result" in answer and not answer["result"].get("isError")
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda each: each.name)
@@ -39,6 +46,8 @@ async def test_a_published_server_answers_the_same_through_the_gate(
     direct, _ = await seen_of(server, command, place)
     through, late = await seen_of(server, gate(command, tmp_path), place)
 
+    assert direct["tools/list"][0]["result"]["tools"] != []
+    assert server.lacks or is_done(direct[f"0 {server.calls[0][0]}"])
     assert stable(through, server.unstable) == stable(direct, server.unstable)
     assert late == [], "an answer to a call that was cancelled"
     results.note(results.key(server), direct["initialize"]["result"]["protocolVersion"])
