@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tests.compat.published.results import FOUND, KEPT, key, load, store, wanted
+from tests.compat.published.results import FOUND, HERE, KEPT, here, key, load, store, wanted
 from tests.compat.published.table import CLIENTS, PARTNERS, SERVERS
 from tests.compat.run import ROOT
 
@@ -59,6 +59,7 @@ def render(results: Results) -> str:
         raise LookupError(f"not found equal, or in other versions: {', '.join(missing)}")
     text = TEMPLATE.read_text(encoding="utf-8")
     parts = {
+        "@HERE@": results[HERE][1],
         "@NUMBER@": str(len(SERVERS)),
         "@CLIENTS@": clients(results),
         "@PARTNERS@": ", ".join(f"`{name}`" for name in PARTNERS),
@@ -72,7 +73,7 @@ def render(results: Results) -> str:
 def main() -> int:
     """Keep what was found last, and write the page."""
     found = load(FOUND)
-    results = {pair: found[pair] for pair in wanted() if pair in found}
+    results = {HERE: here(), **{pair: found[pair] for pair in wanted() if pair in found}}
     try:
         page = render(results)
     except LookupError as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +25,9 @@ ASKED_FOR: Final = "CALLGATE_BASE_PYTHON" in os.environ
 """Set by `make compat` alone: what is tried is installed from the network."""
 FOUND: Final = HOME / "equal.json"
 KEPT: Final = Path(__file__).with_name("equal.json")
+HERE: Final = "here"
+"""The key of what this was found with."""
+NODE_S: Final = 10
 Results = dict[str, tuple[str, str]]
 """Of each pair, the date and what else was found out about it."""
 
@@ -41,6 +46,19 @@ def wanted() -> list[str]:
     return pairs
 
 
+def here() -> tuple[str, str]:
+    """Return today, and the Python, Node and system of this machine."""
+    asked = ["node", "--version"]
+    node = subprocess.run(asked, capture_output=True, text=True, timeout=NODE_S, check=True)
+    versions = f"Python {platform.python_version()}, Node {node.stdout.strip().lstrip('v')}"
+    return today(), f"{versions}, {platform.system()}"
+
+
+def today() -> str:
+    """Return the date, as in UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
 def load(path: Path) -> Results:
     """Return what was found, or nothing yet."""
     if not path.exists():
@@ -55,8 +73,7 @@ def store(path: Path, results: Results) -> None:
 
 def note(pair: str, said: str = "") -> None:
     """Remember that a pair was equal today."""
-    today = datetime.now(UTC).date().isoformat()
-    store(FOUND, {**load(FOUND), pair: (today, said)})
+    store(FOUND, {**load(FOUND), pair: (today(), said)})
 
 
 def forget(pair: str) -> None:
