@@ -66,7 +66,13 @@ CLIENTS: Final = (
         program=("python.py", "sdk1"),
         beside=("pydantic==2.10.6",),
     ),
-    Client(name="mcp", version="1.12.4", registry="PyPI", program=("python.py", "sdk1")),
+    Client(
+        name="mcp",
+        version="1.12.4",
+        registry="PyPI",
+        program=("python.py", "sdk1"),
+        beside=("pydantic==2.10.6",),
+    ),
     Client(name="mcp", version="1.30.0", registry="PyPI", program=("python.py", "sdk1")),
     Client(
         name="mcp",
