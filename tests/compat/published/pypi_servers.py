@@ -92,7 +92,7 @@ PYPI_SERVERS: Final = (
             ("create_workbook", {"filepath": "{place}/a.xlsx"}),
             ("get_workbook_metadata", {"filepath": "{place}/a.xlsx"}),
         ),
-        unstable=r"modified\D*[\d.]+",
+        unstable=r"(size|modified)\W+[\d.]+",
     ),
     Server(
         name="mcp-shell-server",
@@ -105,7 +105,7 @@ PYPI_SERVERS: Final = (
             ("shell_execute", {"command": ["rm", "a"], "directory": "{place}"}),
         ),
         slow=("shell_execute", {"command": ["sleep", str(SLEEP_S)], "directory": "{place}"}),
-        unstable=r"execution_time\D*[\d.e-]+",
+        unstable=r"execution_time\W+[\d.e-]+",
     ),
     Server(
         name="cli-mcp-server",
@@ -189,7 +189,7 @@ PYPI_SERVERS: Final = (
             ("register_project_tool", {"path": "{place}", "name": "a"}),
             ("list_files", {"project": "a", "pattern": "*.py"}),
         ),
-        unstable=r"last_scan_time\D*[\d.]+",
+        unstable=r"last_scan_time\W+[\d.]+",
     ),
     Server(
         name="awslabs.aws-documentation-mcp-server",
