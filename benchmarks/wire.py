@@ -80,10 +80,9 @@ class Pipe:
         """Take everything, in one write."""
         self.written.append(b"".join([*first, *frames]))
 
-    def withdraw(self, frame: bytes) -> bool:
+    def withdraw(self, head: bytes) -> None:
         """Nothing can be taken back: it was read."""
-        del frame
-        return False
+        del head
 
     def take(self) -> bytes:
         """Return what was written since the last time."""

@@ -288,6 +288,8 @@ class MountSpec(msgspec.Struct, frozen=True, gc=False):
 
     path: str
     read_only: bool = True
+    sockets: bool = False
+    """Sockets, FIFOs and devices below it are left as they are; else an empty file hides each."""
 
 
 class EnvSpec(msgspec.Struct, frozen=True):

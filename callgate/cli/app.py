@@ -28,9 +28,12 @@ LAZY = {
     "demo": ("callgate.cli.demo.show", "Watch a rogue agent behind the gate."),
     "doctor": ("callgate.cli.doctor", "Prove by doing what this host can enforce."),
     "exec": ("callgate.cli.exec", "Run one contained command and print what became of it."),
+    "init": ("callgate.cli.setup:init", "Put the gate before the servers of your MCP clients."),
     "runs": ("callgate.cli.runs", "Show the last runs of agents and how each ended."),
+    "unwrap": ("callgate.cli.setup:unwrap", "Take the gate away from one client's servers."),
+    "wrap": ("callgate.cli.setup:wrap", "Put the gate before the servers of one client's file."),
 }
-"""Sub-applications: module with an `app`, and its line in the help."""
+"""Sub-applications: module with an `app` (or another name), and its line in the help."""
 
 NO = 1
 """Exit code: the question was understood and its answer is no."""
@@ -80,8 +83,9 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
-        module, help_text = LAZY[cmd_name]
-        command = typer.main.get_command(import_module(module).app)
+        place, help_text = LAZY[cmd_name]
+        module, _, name = place.partition(":")
+        command = typer.main.get_command(getattr(import_module(module), name or "app"))
         command.name = cmd_name
         command.help = command.help or help_text
         return command

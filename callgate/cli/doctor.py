@@ -6,20 +6,21 @@ Exit codes: 0 if agents can be contained at level standard here, 1 if not.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from callgate.cli import say, table
-from callgate.launcher.doctor import find, try_levels
+from callgate.launcher.doctor import Finding, find, try_levels
 from callgate.launcher.host import survey
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from callgate.launcher.doctor import Finding
 
 app = typer.Typer(name="doctor", add_completion=False, pretty_exceptions_enable=False)
 
@@ -54,7 +55,24 @@ def _find() -> list[Finding]:
         findings = list(find(host, progress))
         progress("levels")
         findings += asyncio.run(try_levels())
+        progress("clients")
+        findings += find_clients()
     return findings
+
+
+def find_clients() -> list[Finding]:
+    """Return a finding for each server of a client that names a callgate which is gone."""
+    from callgate.setup.work import find_gone, this_home  # noqa: PLC0415  # and tomlkit
+
+    return [
+        Finding(
+            f"{each.client}: {quoted(each.server)}",
+            "absent",
+            f"it cannot start: there is no {quoted(each.program)}",
+            quoted(f"callgate unwrap {shlex.quote(each.file)}, then wrap it again"),
+        )
+        for each in find_gone(this_home(), str(Path.cwd()))
+    ]
 
 
 @contextmanager

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_ID = "urn:callgate:policy:1"
+"""The number is the file's `version`."""
 
 _NAMES = {"agents": ".<name>", "callers": ".<name>", "tools": ".<name or pattern>", "mounts": "[]"}
 """What stands below these keys in a file."""
@@ -83,7 +85,7 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["audit"] = {"anyOf": [{"const": "off"}, audit], "description": says}
     tools = schema["$defs"]["AgentPolicy"]["properties"]["tools"]
     tools["propertyNames"] = {"minLength": 1, "maxLength": MAX_TOOL_CHARS}
-    return {"$schema": SCHEMA_DIALECT, **schema}
+    return {"$schema": SCHEMA_DIALECT, "$id": SCHEMA_ID, **schema}
 
 
 def markdown() -> str:

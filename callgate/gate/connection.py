@@ -12,7 +12,8 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from callgate.gate.pipes import Reader, Writer, enlarge
+from callgate.gate.feed import Feed
+from callgate.gate.pipes import Writer, enlarge
 from callgate.launcher.capture import drain
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ class Connection:
 
     def __init__(self, run: Run, peer: AgentPeer, hub: Hub) -> None:
         self._run = run
-        self._peer = peer
         self._hub = hub
         self._fds = {run.stdin, run.stdout, run.stderr}
         stdin, stdout = run.stdin, run.stdout
@@ -50,14 +50,15 @@ class Connection:
         self._closing = False
         self._drains: list[Drain] = []
         self.writer: Writer | PacedWriter = Writer(stdin, self._closed_by_agent)
-        self.reader = Reader(stdout, self._received, self._reader_ended)
+        self.feed = Feed(stdout, peer, hub, self._reader_ended)
+        self.reader = self.feed.reader
         bandwidth = peer.spec.bandwidth_bps
         if bandwidth is not None:
             # Few have one, and aiolimiter costs 20 ms to import.
             from callgate.gate.pacing import Pace, PacedWriter, pace_reading  # noqa: PLC0415
 
             self.writer = PacedWriter(self.writer, Pace(bandwidth))
-            pace_reading(self.reader, Pace(bandwidth), self._received)
+            pace_reading(self.reader, Pace(bandwidth), self.feed.received)
 
     async def open(self, stderr: Sink, secrets: Sequence[bytes]) -> None:
         """Begin to read what the agent prints."""
@@ -99,10 +100,6 @@ class Connection:
             with suppress(OSError):
                 os.close(fd)
         self._fds.clear()
-
-    def _received(self, data: bytes) -> None:
-        self._peer.receive(data)
-        self._hub.flush()
 
     def _reader_ended(self) -> None:
         self._ended.set()

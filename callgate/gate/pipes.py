@@ -18,6 +18,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from callgate.peers.inflight import MAX_WAITING_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -35,7 +37,7 @@ LOW_WATER_BYTES: Final = 256 * 1024
 JOINED_BYTES: Final = 16 * 1024
 """Frames up to this are joined for one write: to copy them costs less than a system call."""
 FLOOD_FRAMES: Final = 16_384
-"""Only answers of ours, which are small, come to so many: 16 MiB or so."""
+"""Only answers of ours come to so many: most are small, 16 MiB or so."""
 
 _F_SETPIPE_SZ: Final = 1031
 _M_TRIM_THRESHOLD: Final = -1
@@ -116,6 +118,10 @@ class Reader:
             if self.is_polled and not self._ended:
                 self._loop.add_reader(self.fd, self._readable)
 
+    def is_paused_for(self, why: str) -> bool:
+        """Return True if this is a reason why nothing is read."""
+        return why in self._holds
+
     def close(self) -> None:
         """Stop reading; `on_end` is not called any more. The descriptor stays open."""
         if not self._ended:
@@ -175,17 +181,17 @@ class FrameQueue:
     @property
     def flooded(self) -> bool:
         """Whether far more waits than anybody reads."""
-        return len(self._waiting) > FLOOD_FRAMES
+        return len(self._waiting) > FLOOD_FRAMES or self._bytes > MAX_WAITING_BYTES
 
-    def withdraw(self, frame: bytes) -> bool:
-        """Take a frame out again; return False if any of it has been written."""
+    def withdraw(self, head: bytes) -> bytes | None:
+        """Take the frame that begins with `head` out again; None if any of it has been written."""
         for position, waiting in enumerate(self._waiting):
-            if waiting is frame and not (position == 0 and self._begun):
+            if waiting.startswith(head) and not (position == 0 and self._begun):
                 del self._waiting[position]
-                self._bytes -= len(frame)
+                self._bytes -= len(waiting)
                 self._tell_if_drained()
-                return True
-        return False
+                return waiting
+        return None
 
     def _put(self, frames: Sequence[bytes], first: Sequence[bytes] = ()) -> None:
         """Add `frames` at the end, and `first` before all that has not begun."""

@@ -23,6 +23,10 @@ UNREADABLE = (
     "a message could not be read ({}) and was dropped; further ones are only recorded, as "
     "protocol.frame_rejected. An MCP server must print nothing but MCP to its stdout"
 )
+UNREADABLE_CLIENT = (
+    "a message of the client could not be read ({}) and was refused; further ones are only "
+    "recorded, as protocol.frame_rejected. The agent has not seen it"
+)
 SILENT = (
     "; it had answered nothing. Try its command without callgate: it must be an MCP server that "
     "speaks on stdin and stdout"

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.gate.pipes import HIGH_WATER_BYTES, Reader, Writer, enlarge, keep_blocks
-from callgate.gate.stderr import UNREADABLE, ended, write_stderr
+from callgate.gate.feed import Feed
+from callgate.gate.pipes import HIGH_WATER_BYTES, Writer, enlarge, keep_blocks
+from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, ended, write_stderr
 from callgate.gate.supervisor import Supervisor
 from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
@@ -72,7 +73,9 @@ class StdioGate:
         self._say = say
         self.hub = hub = Hub(router)
         hub.on_fault = self._fault
-        hub.on_first_rejected = lambda reason: say(UNREADABLE.format(reason))
+        hub.on_first_rejected = lambda reason, by_client: say(
+            (UNREADABLE_CLIENT if by_client else UNREADABLE).format(reason)
+        )
         stderr = UntilReady(write_stderr)
         self.supervisor = Supervisor(
             hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
@@ -91,7 +94,7 @@ class StdioGate:
         """Set when no call is in flight, the client is gone, or a signal came."""
         self._signal: int | None = None
         self._client_ended = False
-        self._from_client: Reader | None = None
+        self._from_client: Feed | None = None
 
     async def run(self, first: Run | None, stdin: int = 0, stdout: int = 1) -> int:
         """Serve until the end; the exit code."""
@@ -109,13 +112,13 @@ class StdioGate:
         try:
             await self._done.wait()
             if self._from_client is not None:
-                self._from_client.close()
+                self._from_client.reader.close()
             if not life.done():
                 await self._finish()
                 await self.supervisor.stop()
             await asyncio.wait([life])
             self._caller.agent_gone()
-            self.hub.write_merged()
+            self._router.engine.recorders[0].flush_merged()
             self.hub.flush()
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
@@ -144,10 +147,11 @@ class StdioGate:
 
         Nor is a client that asks and asks and reads nothing; what an agent asks for is bounded.
         """
-        client = self._from_client
-        if client is None:
-            client = self._from_client = Reader(stdin, self._received, self._no_more)
-        reader = connection.reader
+        feed = self._from_client
+        if feed is None:
+            feed = self._from_client = Feed(stdin, self._caller, self.hub, self._no_more)
+            feed.after_turn = self._after_turn
+        client, reader = feed.reader, connection.reader
         connection.writer.on_full = lambda: client.pause("agent")
         connection.writer.on_drained = lambda: client.resume("agent")
         client.resume("agent")  # the former process may have left it so
@@ -155,22 +159,20 @@ class StdioGate:
 
         def drained() -> None:
             reader.resume("client")
-            client.resume("flood")
+            feed.resume()
 
         to_client.on_full = lambda: reader.pause("client")
         to_client.on_drained = drained
         if to_client.full:
             reader.pause("client")
 
-    def _received(self, data: bytes) -> None:
-        self._caller.receive(data)
-        self.hub.flush()
-        client = self._from_client
-        if client is not None:
+    def _after_turn(self) -> None:
+        feed = self._from_client
+        if feed is not None:
             if self._agent.held_bytes > HIGH_WATER_BYTES:
-                client.pause("start")
+                feed.reader.pause("start")
             if self._caller.outbox.pipe.flooded:
-                client.pause("flood")
+                feed.reader.pause("flood")
 
     async def _finish(self) -> None:
         """The client will send no more: answer what it asked for, unless nobody reads it."""
@@ -258,6 +260,6 @@ class _Nowhere:
     def write(self, frames: list[bytes], first: Sequence[bytes] = ()) -> None:
         raise AssertionError(f"{len(frames) + len(first)} frames before there is anybody")
 
-    def withdraw(self, frame: bytes) -> bool:
-        del frame
-        return False
+    def withdraw(self, head: bytes) -> bytes | None:
+        del head
+        return None

@@ -10,7 +10,6 @@ the cause and what the host's owner can do.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -24,6 +23,7 @@ from callgate.launcher.host import cgroup, seccomp, trial
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.cgroup_site import DELEGATE
 from callgate.launcher.plan import cgroup_plan
+from callgate.launcher.plan.bwrap import SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan
 from callgate.launcher.plan.launch_plan import NOT_ASKED
@@ -100,8 +100,8 @@ def user_namespaces(host: Host, known: NamespaceFacts) -> _Answer:
 def sandbox(host: Host, known: NamespaceFacts) -> _Answer:
     """Judge what the survey saw when it ran bwrap, as the user that agents will be."""
     boxed = host.bwrap
-    if shutil.which(host.bwrap_path) is None:
-        return "absent", "bwrap is not installed", _install("bubblewrap")
+    if not host.bwrap_path:
+        return "absent", boxed.reason, _install("bubblewrap")
     if boxed.reason.startswith(trial.SHARED):
         return "absent", boxed.reason, "use a bwrap that is not setuid and not wrapped"
     said = boxed.reason.splitlines()[-1:] or [""]
@@ -133,7 +133,8 @@ def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
     if (tried.value or 0) < LANDLOCK_FULL:
         why = f"version {tried.value}; level strict needs {LANDLOCK_FULL}"
         return "degraded", why, "use Linux 6.12 or newer"
-    return "enforced", f"version {tried.value}", ""
+    late = "; sockets that the host makes below a mount after a launch are not refused (9 can)"
+    return "enforced", f"version {tried.value}{late * ((tried.value or 0) < SOCKETS_ABI)}", ""
 
 
 def workspace(_host: Host, known: NamespaceFacts) -> _Answer:

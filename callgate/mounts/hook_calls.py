@@ -59,6 +59,7 @@ class HookCalls(Generic[K]):
             lane, caller = self._lane(tool, context)
             if lane.quota is not None:
                 await self._mount.router.fetch_quota(lane)
+                lane, caller = self._lane(tool, context)  # a reload may have made another
             begun = self._begin(lane, tool, arguments, caller)
             if isinstance(begun, Flight):
                 if begun.queued:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from callgate.errors import (
@@ -18,10 +19,13 @@ from callgate.errors import (
     CallCanceled,
     CallgateError,
     FrameTooLarge,
+    InternalError,
     LimitInfo,
     ProtocolInvalid,
     ResourceLimitExceeded,
 )
+from callgate.peers.inflight import HEAD_BYTES
+from callgate.peers.turns import Turns
 from callgate.router import refusals
 from callgate.router.flight import Ending
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from callgate.peers.inflight import Pending
     from callgate.peers.mcp_caller import McpClientPeer
     from callgate.peers.outbox import Outbox
+    from callgate.protocol.framing import Oversized
     from callgate.protocol.mcp import CallTool, Notification, Request
     from callgate.router.flight import Flight
 
@@ -73,11 +78,13 @@ class AgentPeer(ABC):
         """Whether calls are taken: the process runs, or is being started again."""
         self.is_ready = True
         """Whether what is sent goes out; else it is held."""
-        self._held: list[bytes] = []
+        self._held: list[tuple[int, bytes]] = []
+        """Each with the number of its request, or 0."""
         self.held_bytes = 0
         self._ignored_cancels: OrderedDict[int, Flight] = OrderedDict()
         self.last_id = 0
-        """Of ours."""
+        self.turns = Turns(hub, self._receive_one)
+        self.count_rejected = partial(hub.count_rejected_frame, spec.agent)
 
     def attach(self, caller: McpClientPeer) -> None:
         """The one client that this agent may ask and notify."""
@@ -85,7 +92,11 @@ class AgentPeer(ABC):
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Handle one read; the owner flushes the hub."""
+        """Handle a turn of one read; the owner flushes the hub."""
+
+    @abstractmethod
+    def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
+        """Handle one frame."""
 
     @abstractmethod
     def use(self, spec: GateSpec) -> None:
@@ -135,12 +146,9 @@ class AgentPeer(ABC):
         pending.gate_id = gate_id
         self.pending[gate_id] = pending
         pending.agent = self
-        pending.sent = frame = self.encode_call(pending, call)
+        frame = self.encode_call(pending, call)
         self.hub.wire.started.append(pending)
-        if self.is_ready:
-            self.outbox.put(frame)
-        else:
-            self._hold(frame)
+        self.put(frame, pending)
 
     def register(self, pending: Pending) -> None:
         """Give a request an id of ours."""
@@ -148,15 +156,17 @@ class AgentPeer(ABC):
         pending.gate_id = gate_id
         self.pending[gate_id] = pending
 
-    def put(self, frame: bytes) -> None:
-        """Send a frame now, or when the process is ready."""
+    def put(self, frame: bytes, pending: Pending | None = None) -> None:
+        """Send a frame, of this request, now or when the process is ready."""
+        if pending is not None:
+            pending.head = frame[:HEAD_BYTES]
         if self.is_ready:
             self.outbox.put(frame)
         else:
-            self._hold(frame)
+            self._hold(frame, 0 if pending is None else pending.gate_id)
 
-    def _hold(self, frame: bytes) -> None:
-        self._held.append(frame)
+    def _hold(self, frame: bytes, gate_id: int) -> None:
+        self._held.append((gate_id, frame))
         self.held_bytes += len(frame)
         if self.on_wanted is not None:
             self.on_wanted()
@@ -177,7 +187,7 @@ class AgentPeer(ABC):
         self.is_ready = True
         held, self._held = self._held, []
         self.held_bytes = 0
-        for frame in held:
+        for _, frame in held:
             self.outbox.put(frame)
         if self.on_ready is not None:
             self.on_ready()
@@ -194,7 +204,9 @@ class AgentPeer(ABC):
     def entered(self, flight: Flight) -> None:
         pending: Pending | None = flight.handle
         if pending is not None and pending.call is not None:  # else whoever began it sends it
-            call, pending.call = pending.call, None
+            call = pending.call
+            if pending.caller is not None:
+                pending.caller.waits_no_more(pending)
             self.send_call(pending, call)
 
     def turned_away(self, flight: Flight) -> None:
@@ -296,6 +308,18 @@ class AgentPeer(ABC):
             refusals.named(error, flight.lane, flight.request_id)
             self.end(pending, ending, error)
 
+    def broken(self, pending: Pending) -> None:
+        """Handling the answer to a request met a fault of ours: end the request all the same."""
+        error: CallgateError = InternalError(agent=self.name)
+        flight = pending.flight
+        if flight is not None and flight.ending is None:
+            refusals.named(error, flight.lane, flight.request_id)
+            self.end(pending, Ending.BROKEN, error)
+        elif flight is not None and flight.lingers:
+            self.engine.work_ended(flight, answered=True)
+        else:
+            self._without_answer(pending, error)
+
     def _without_answer(self, pending: Pending, error: CallgateError) -> None:
         """A request other than a call has come to nothing."""
         self.hub.cancel_callback(pending.timeout)
@@ -315,34 +339,32 @@ class AgentPeer(ABC):
 
     def process_ended(self, reason: StopReason, limit: LimitInfo | None, *, again: bool) -> None:
         """The process is gone, its pipe still here. `again`: another will take its place."""
+        self.turns.clear()
         self.is_ready = False
         self.is_up = again
         if not again:
+            self._held.clear()
+            self.held_bytes = 0
             self.refuse_waiting()  # else they would enter in the place of those who are lost
         unsent = self._keep_unsent() if again else frozenset()
-        gone = [one for one in self.pending.values() if one.gate_id not in unsent]
-        for pending in gone:
+        for pending in [one for one in self.pending.values() if one.gate_id not in unsent]:
             del self.pending[pending.gate_id]
             self._lost(pending, reason, limit)
         for flight in self._ignored_cancels.values():
             self.engine.work_ended(flight, answered=False)
         self._ignored_cancels.clear()
-        if not again:
-            self._held.clear()
-            self.held_bytes = 0
         if self.caller is not None:
             self.caller.requests_to_client.withdraw_all()
 
     def _keep_unsent(self) -> frozenset[int]:
         """Hold what no process can have read; our ids of that."""
-        held = {id(frame) for frame in self._held}
-        kept = []
+        kept = {gate_id for gate_id, _ in self._held}
         for pending in self.pending.values():
-            if id(pending.sent) in held:
-                kept.append(pending.gate_id)
-            elif pending.caller is not None and self.outbox.take_back(pending.sent):
-                kept.append(pending.gate_id)
-                self._hold(pending.sent)
+            if pending.gate_id not in kept and pending.caller is not None:
+                unsent = self.outbox.take_back(pending.head)
+                if unsent is not None:
+                    kept.add(pending.gate_id)
+                    self._hold(unsent, pending.gate_id)
         return frozenset(kept)
 
     def _lost(self, pending: Pending, reason: StopReason, limit: LimitInfo | None) -> None:
@@ -369,10 +391,10 @@ class AgentPeer(ABC):
             self.engine.turn_away(flight, error)
 
     def _take_back(self, pending: Pending) -> bool:
-        """Whether the agent will never see the frame."""
-        for position, frame in enumerate(self._held):
-            if frame is pending.sent:
+        """Return True if the agent will never see the frame."""
+        for position, (gate_id, frame) in enumerate(self._held):
+            if gate_id == pending.gate_id:
                 del self._held[position]
                 self.held_bytes -= len(frame)
                 return True
-        return self.outbox.take_back(pending.sent)
+        return self.outbox.take_back(pending.head) is not None

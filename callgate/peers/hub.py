@@ -35,8 +35,6 @@ PASS_FRAMES = 64
 pass costs whatever is in it is next to nothing by then."""
 FRAME_TIMEOUT_NS = 30_000_000_000
 """For a frame from its first byte to its last: 16 MiB at 5 Mbit/s."""
-MERGE_NS = 1_000_000_000
-"""How often rejected frames that were only counted are written."""
 
 METHODS = frozenset(
     {
@@ -74,11 +72,11 @@ class Hub:
     """Shared by the peers of a gate."""
 
     __slots__ = (
+        "_faults",
         "_fetching",
-        "_merged",
-        "_mergers",
         "_metrics",
         "_timing",
+        "_told",
         "engine",
         "on_fault",
         "on_first_rejected",
@@ -86,6 +84,7 @@ class Hub:
         "requests",
         "router",
         "stray",
+        "unreadable",
         "wire",
     )
 
@@ -97,15 +96,17 @@ class Hub:
         """Requests other than tool calls, by method."""
         self.rejected: Counter[str] = Counter()
         """Frames that could not be read, by reason."""
+        self.unreadable = 0
+        """How many those are together."""
         self.stray = 0
         """Answers and notifications that belong to nothing in flight."""
         self.on_fault: Callable[[Exception], None] | None = None
         """Told of a fault of ours that one frame met."""
-        self.on_first_rejected: Callable[[str], None] | None = None
-        """Told why the first frame could not be read; of the others there are records."""
-        self._mergers: dict[str, Merger] = {}
-        self._merged: Counter[tuple[str, str]] = Counter()
-        """Rejected frames that are not written yet, by agent and reason."""
+        self.on_first_rejected: Callable[[str, bool], None] | None = None
+        """Told why the first frame of either side could not be read, and whether it was the
+        client's; of the others there are records."""
+        self._told: set[bool] = set()
+        self._faults = Merger()
         self._timing: set[Frames] = set()
         """Connections with an incomplete frame, whose time runs."""
         self._fetching: set[asyncio.Task[None]] = set()
@@ -133,39 +134,33 @@ class Hub:
             self.engine.deadlines.discard(timed)
 
     def record(self, event: EventName, *, agent: str, **members: Any) -> None:
-        """Write an event that is not a call's."""
+        """Write an event that is not a call's; in a flood of its sort, count it."""
         policy = self.router.policy.revision
-        self.engine.recorders[0].write(Event(event=event, agent=agent, policy=policy, **members))
+        self.engine.note(Event(event=event, agent=agent, policy=policy, **members))
 
-    def count_rejected_frame(self, agent: str, reason: str) -> None:
-        """Count and record a frame that could not be read; only count it in a flood of them."""
+    def count_rejected_frame(self, agent: str, reason: str, caller: str | None = None) -> None:
+        """Count and record a frame of the agent, or of this caller, that could not be read."""
         self.rejected[reason] += 1
-        if self.on_first_rejected is not None:
-            tell, self.on_first_rejected = self.on_first_rejected, None
-            tell(reason)
-        merger = self._mergers.get(agent)
-        if merger is None:
-            merger = self._mergers[agent] = Merger()
-        if merger.offer(monotonic_ns()):
-            self.record("protocol.frame_rejected", agent=agent, code=reason)
-            return
-        if not self._merged:
-            self.call_later(MERGE_NS, lambda _: self.write_merged())
-        self._merged[agent, reason] += 1
+        self.unreadable += 1
+        by_client = caller is not None
+        if self.on_first_rejected is not None and by_client not in self._told:
+            self._told.add(by_client)
+            self.on_first_rejected(reason, by_client)
+        self.record("protocol.frame_rejected", agent=agent, caller=caller, code=reason)
 
-    def write_merged(self) -> None:
-        """Write the rejected frames that were only counted."""
-        merged, self._merged = self._merged, Counter()
-        for (agent, reason), count in merged.items():
-            self.record("protocol.frame_rejected", agent=agent, code=reason, count=count)
+    def count_reserved(self, agent: str) -> None:
+        """Count and record a frame in which an agent spoke as a gate; that was taken out."""
+        self.rejected["reserved"] += 1
+        self.record("security.denied", agent=agent, code="protocol.reserved")
 
     def fault(self, error: Exception) -> None:
         """A frame met a fault of ours: the others go on."""
         self.rejected["internal"] += 1
-        if self.on_fault is not None:
+        self.unreadable += 1
+        if self.on_fault is not None and self._faults.offer(monotonic_ns()):
             self.on_fault(error)
 
-    def start_frame_timeout(self, frames: Frames, agent: str) -> None:
+    def start_frame_timeout(self, frames: Frames, count: Callable[[str], None]) -> None:
         """Give an incomplete frame so long to complete; then count it as an error.
 
         It is not waited for and hurts nobody: what it takes is bounded, and others go on.
@@ -182,7 +177,7 @@ class Hub:
                 return
             self._timing.discard(frames)
             if since_ns is not None:
-                self.count_rejected_frame(agent, "frame_timeout")
+                count("frame_timeout")
 
         self.call_later(FRAME_TIMEOUT_NS, look)
 

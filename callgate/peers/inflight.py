@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from callgate.router.flight import Flight
     from callgate.router.timer import TimedCallback
 
+HEAD_BYTES = 64
+"""Of a frame to an agent: our id is among them, in either protocol, and no id is given twice."""
+
 MAX_REQUESTS = 256
 """Requests other than tool calls that one connection may have in flight; the design's figure,
 which is the runtime protocol's."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""What may wait for or because of one connection; the design's figure."""
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -39,9 +44,12 @@ class Pending(msgspec.Struct, eq=False):
     """Whom a call was sent to."""
     flight: Flight | None = None
     """Of a tool call that was let in."""
-    sent: bytes = b""
+    head: bytes = b""
+    """How the frame begins that it is sent in: enough to take it out of a queue, where it is."""
     call: CallTool | None = None
     """Of a tool call that waits for its turn."""
+    call_bytes: int = 0
+    """What that takes."""
     method: str = ""
     """Of a request other than a tool call."""
     timeout: TimedCallback | None = None

@@ -14,12 +14,12 @@ from callgate.errors import (
     AgentUnavailable,
     CallgateError,
     FrameTooLarge,
+    InternalError,
     LimitInfo,
     ProtocolInvalid,
 )
 from callgate.peers.agent import AgentPeer
-from callgate.peers.hub import PASS_FRAMES
-from callgate.peers.inflight import Pending
+from callgate.peers.inflight import HEAD_BYTES, Pending
 from callgate.peers.mcp_caller import HARD_FRAME_BYTES
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
@@ -30,7 +30,8 @@ from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
-from callgate.protocol.seek import seek
+from callgate.protocol.reserved import as_an_agent, may_be_ours
+from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Ending
 from callgate.telemetry.spans import Spans
@@ -99,10 +100,9 @@ class McpAgent(AgentPeer):
             if self.is_ready:
                 self._expect_handshake()
         elif pending.stateless and not self._tools.listed:
-            self._tools.meta = request.meta
+            self._tools.meta = mcp.copied(request.meta)
         token = None if request.token is None else pending.gate_id
-        pending.sent = mcp_encode.encode_request(request, pending.gate_id, token)
-        self.put(pending.sent)
+        self.put(mcp_encode.encode_request(request, pending.gate_id, token), pending)
 
     def notification(self, notification: Notification) -> None:
         if notification.method != "notifications/initialized":
@@ -115,7 +115,7 @@ class McpAgent(AgentPeer):
 
     def before_stateless_call(self, call: CallTool) -> None:
         if not self._tools.listed:
-            self._tools.meta = call.meta
+            self._tools.meta = mcp.copied(call.meta)
 
     def ask(
         self, method: str, params: bytes, on_answer: Callable[[Response | None], None], ns: int
@@ -130,37 +130,40 @@ class McpAgent(AgentPeer):
 
         pending.timeout = self.hub.call_later(ns, give_up)
         pending.on_answer = on_answer
-        pending.sent = jsonrpc.encode_request(pending.gate_id, method, params)
-        self.outbox.put(pending.sent)
+        frame = jsonrpc.encode_request(pending.gate_id, method, params)
+        pending.head = frame[:HEAD_BYTES]
+        self.outbox.put(frame)
 
     # From the agent.
 
     def receive(self, data: bytes) -> None:
         now_ns = monotonic_ns()
-        frames = self.lines.feed(data, now_ns)
-        for number, frame in enumerate(frames, 1):
-            self._receive_one(frame)
-            if number % PASS_FRAMES == 0:
-                self.hub.flush()
+        self.turns.begin(self.lines.feed(data, now_ns), now_ns)
         if self.lines.since_ns is not None:
-            self.hub.start_frame_timeout(self.lines, self.name)
+            self.hub.start_frame_timeout(self.lines, self.count_rejected)
 
-    def _receive_one(self, frame: bytes | Oversized) -> None:
+    def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
+        del now_ns
+        if isinstance(frame, Oversized):
+            self._too_large(frame)
+            return
         try:
-            if isinstance(frame, Oversized):
-                self._too_large(frame)
-                return
-            try:
-                message = mcp.decode(frame)
-            except ProtocolError as error:
-                self._reject(error)
-                return
-            if isinstance(message, Response):
-                self._response(message, frame)
-            else:
-                self._other(message)
-        except Exception as error:  # noqa: BLE001  # one frame may not stop the others
-            self.hub.fault(error)
+            message = mcp.decode(frame)
+            is_error = message.__class__ is Response and not len(message.result)
+            if is_error or may_be_ours(frame):
+                frame, message, taken = as_an_agent(frame, message)
+                if taken:
+                    self.hub.count_reserved(self.name)
+        except ProtocolError as error:
+            self._reject(error)
+            return
+        except Exception:
+            self._undecodable(frame)
+            raise
+        if isinstance(message, Response):
+            self._response(message, frame)
+        else:
+            self._other(message)
 
     def _other(self, message: mcp.Message) -> None:
         if isinstance(message, Progress):
@@ -183,12 +186,16 @@ class McpAgent(AgentPeer):
         if pending.stateless and not self._tools.listed and len(message.result):
             self._tools.begin()  # an error may only say that it wants `initialize` first
         flight = pending.flight
-        if flight is None:
-            self._other_answer(pending, message)
-        elif flight.ending is not None:
-            self.engine.work_ended(flight, answered=True)
-        else:
-            self._call_answer(pending, flight, message, frame)
+        try:
+            if flight is None:
+                self._other_answer(pending, message)
+            elif flight.ending is not None:
+                self.engine.work_ended(flight, answered=True)
+            else:
+                self._call_answer(pending, flight, message, frame)
+        except Exception:
+            self.broken(pending)
+            raise
 
     def _call_answer(
         self, pending: Pending, flight: Flight, message: Response, frame: bytes
@@ -201,7 +208,10 @@ class McpAgent(AgentPeer):
                 self.end(pending, Ending.OVERSIZED, error)
                 return
             self.engine.would_deny(flight, error)
-        ending = Ending.FAILED if _is_failure(message, frame) else Ending.COMPLETED
+        failed = not len(message.result) or (
+            results.may_be_failure(frame) and results.is_failure(message.result)
+        )
+        ending = Ending.FAILED if failed else Ending.COMPLETED
         self.answer(pending, ending, jsonrpc.encode_response(pending.id, message))
 
     def _other_answer(self, pending: Pending, message: Response) -> None:
@@ -249,8 +259,12 @@ class McpAgent(AgentPeer):
     def _request(self, message: Request | CallTool) -> None:
         """Sampling, elicitation, roots: the agent asks the client. No timeout; people answer."""
         error: CallgateError | None = ProtocolInvalid()
-        if isinstance(message, Request) and self.caller is not None:
-            error = self.caller.requests_to_client.ask(message)
+        try:
+            if isinstance(message, Request) and self.caller is not None:
+                error = self.caller.requests_to_client.ask(message)
+        except Exception:
+            self._reply(jsonrpc.encode_error(message.id, InternalError(agent=self.name)))
+            raise
         if error is not None:
             error.agent = self.name
             self._reply(jsonrpc.encode_error(message.id, error))
@@ -266,7 +280,7 @@ class McpAgent(AgentPeer):
 
     def _reject(self, error: ProtocolError) -> None:
         """Noise on stdout, most often. A request that cannot be read is answered."""
-        self.hub.count_rejected_frame(self.name, error.reason)
+        self.count_rejected(error.reason)
         if error.id is None:
             return
         if error.is_response is False:
@@ -274,8 +288,16 @@ class McpAgent(AgentPeer):
         elif error.is_response and isinstance(error.id, int):
             self.unreadable(error.id)
 
+    def _undecodable(self, frame: bytes) -> None:
+        """A fault of ours met the frame before anybody knew what it is."""
+        sought = seek_in(frame)
+        if sought.is_response is False and sought.id is not None:
+            self._reply(jsonrpc.encode_error(sought.id, InternalError(agent=self.name)))
+        elif isinstance(sought.id, int) and sought.id in self.pending:
+            self.broken(self.pending.pop(sought.id))
+
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.count_rejected_frame(self.name, "frame_bytes")
+        self.count_rejected("frame_bytes")
         sought = seek(frame.head, frame.tail)
         limit_bytes = self.lines.max_frame_bytes
         if sought.id is None:
@@ -288,8 +310,7 @@ class McpAgent(AgentPeer):
             self.oversized(sought.id, frame.size, limit_bytes)
 
     def _reply(self, frame: bytes) -> None:
-        if not self.outbox.reply(frame):
-            self.hub.stray += 1
+        self.hub.stray += not self.outbox.reply(frame)
 
     # The process's life.
 
@@ -311,7 +332,7 @@ class McpAgent(AgentPeer):
         try:
             version = results.negotiated_version(message.result)
         except ProtocolError as error:
-            self.hub.count_rejected_frame(self.name, error.reason)
+            self.count_rejected(error.reason)
             return None
         self.session.tells_changes = results.tells_changes(message.result)
         self.hub.record("agent.connected", agent=self.name)
@@ -376,10 +397,3 @@ class McpAgent(AgentPeer):
                 self.end_process("ignored_cancel", again=spec.on_ignored_cancel == "restart")
 
         self.ask("ping", b"{}", answered, max(spec.cancel_grace_ns, 1))
-
-
-def _is_failure(message: Response, frame: bytes) -> bool:
-    """Whether the answer to a call is an error, or a result that says that it is one."""
-    if not len(message.result):
-        return True
-    return results.may_be_failure(frame) and results.is_failure(message.result)

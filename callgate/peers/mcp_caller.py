@@ -17,49 +17,49 @@ from callgate.errors import (
     CallTimedOut,
     ConcurrencyLimited,
     FrameTooLarge,
+    InternalError,
     LimitInfo,
     PolicyDenied,
     ProtocolInvalid,
-    StateUnavailable,
     ToolUnknown,
 )
-from callgate.limits.deadlines import NEVER
 from callgate.model import ToolCall
-from callgate.peers.hub import PASS_FRAMES
-from callgate.peers.inflight import MAX_REQUESTS, Pending
+from callgate.peers.inflight import MAX_REQUESTS, MAX_WAITING_BYTES, Pending
+from callgate.peers.quota_wait import wait_for_quota
 from callgate.peers.requests_to_client import RequestsToClient
 from callgate.peers.subscriptions import LISTEN
+from callgate.peers.turns import Turns
 from callgate.protocol import jsonrpc, mcp, mcp_encode
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response, encode_result
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
 from callgate.protocol.problem import ProtocolError
-from callgate.protocol.seek import seek
+from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Flight
-from callgate.router.queues import deadline_of
-from callgate.router.quotas import SHADOW_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from callgate.limits.quota import Quota
     from callgate.model import GateSpec
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
     from callgate.peers.outbox import Outbox
     from callgate.protocol.problem import Id
+    from callgate.protocol.seek import Sought
     from callgate.router.lanes import Lane
 
 HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
+LARGE_ANSWER_BYTES = 16 * 1024
+"""Of an answer of our own: after such a one it is looked at anew what waits."""
 
 
 class McpClientPeer:
     """One client's connection."""
 
     def __init__(self, hub: Hub, agent: AgentPeer, outbox: Outbox, name: str) -> None:
-        self._hub = hub
+        self.hub = hub
         self._engine = hub.engine
         self._lane = hub.router.lane
         self.agent = agent
@@ -67,10 +67,13 @@ class McpClientPeer:
         self.name = name
         self.lines = Lines(agent.spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.requests_to_client = RequestsToClient(hub, outbox, agent.outbox)
+        self.turns = Turns(hub, self._receive_one, outbox)
         self.in_flight: dict[Id, Pending] = {}
         """By the client's own ids."""
-        self._others = 0
+        self.others = 0
         """How many of them have no flight: other requests, and calls that wait for a quota."""
+        self._waiting_bytes = 0
+        """Of calls that wait for their turn, or for a quota."""
         self.on_idle: Callable[[], None] | None = None
         """Told when nothing is in flight any more, while somebody waits for that."""
         agent.attach(self)
@@ -80,32 +83,29 @@ class McpClientPeer:
         self.lines.max_frame_bytes = spec.max_frame_bytes or HARD_FRAME_BYTES
 
     def receive(self, data: bytes) -> None:
-        """Handle one read; the owner flushes the hub."""
+        """Handle a turn of one read; the owner flushes the hub."""
         now_ns = monotonic_ns()
-        frames = self.lines.feed(data, now_ns)
-        for number, frame in enumerate(frames, 1):
-            self._receive_one(frame, now_ns)
-            if number % PASS_FRAMES == 0:
-                self._hub.flush()
+        self.turns.begin(self.lines.feed(data, now_ns), now_ns)
         if self.lines.since_ns is not None:
-            self._hub.start_frame_timeout(self.lines, self.agent.name)
+            self.hub.start_frame_timeout(self.lines, self._count_rejected)
 
     def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
+        if isinstance(frame, Oversized):
+            self._oversized(frame)
+            return
         try:
-            if isinstance(frame, Oversized):
-                self._oversized(frame)
-                return
-            try:
-                message = mcp.decode(frame)
-            except ProtocolError as error:
-                self._reject(error)
-                return
-            if isinstance(message, CallTool):
-                self._call(message, now_ns)
-            else:
-                self._other(message)
-        except Exception as error:  # noqa: BLE001  # one frame may not stop the others
-            self._hub.fault(error)
+            message = mcp.decode(frame)
+        except ProtocolError as error:
+            self._reject(error)
+            return
+        except Exception:
+            sought = seek_in(frame)
+            self._spoiled(sought, InternalError(agent=self.agent.name))
+            raise
+        if isinstance(message, CallTool):
+            self._call(message, now_ns)
+        else:
+            self._other(message)
 
     def _other(self, message: mcp.Message) -> None:
         if isinstance(message, Request):
@@ -125,11 +125,15 @@ class McpClientPeer:
             pending.stateless = message.is_stateless
         if message.id in self.in_flight:
             lane = self._lane(self.name, self.agent.name, message.name, now_ns)
-            self._say(pending, self._refusal(lane, ProtocolInvalid(), now_ns))
-        else:
-            self._begin(pending, message, now_ns, now_ns)
+            self._say(pending, self.refusal(lane, ProtocolInvalid(), now_ns))
+            return
+        try:
+            self.begin_call(pending, message, now_ns, now_ns)
+        except Exception:
+            self._broken(pending)
+            raise
 
-    def _begin(
+    def begin_call(
         self,
         pending: Pending,
         message: CallTool,
@@ -143,15 +147,15 @@ class McpClientPeer:
         if message.extra is not None or agent.tools is not None or not agent.is_up:
             unfit = self._unfit(lane, message)
             if unfit is not None:
-                self.refused(pending, self._refusal(lane, unfit, now_ns))
+                self.refused(pending, self.refusal(lane, unfit, now_ns))
                 return
         quota = lane.quota
         if (
             quota is not None
-            and not self._hub.router.quota_in_hand(lane)
+            and not self.hub.router.quota_in_hand(lane)
             and not (waited and quota.spec.shadow)  # counted or not, that one lets it pass
         ):
-            self._wait_for_quota(lane, quota, pending, message, asked_ns)
+            wait_for_quota(self, lane, quota, pending, message, asked_ns)
             return
         call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
         if message.meta:
@@ -165,10 +169,41 @@ class McpClientPeer:
         pending.flight = flight
         flight.handle = pending
         self.in_flight[message.id] = pending
-        if flight.queued:
-            pending.call = message
-        else:
+        if not flight.queued:
             agent.send_call(pending, message)
+        elif not self.keep_waiting(pending, message):
+            error = refusals.named(self._too_much_waits(), lane, flight.request_id)
+            self._engine.turn_away(flight, error)
+
+    def keep_waiting(self, pending: Pending, message: CallTool) -> bool:
+        """Keep a call until its turn; return False if too much is kept already."""
+        pending.call, size = message.kept()
+        pending.call_bytes = size
+        self._waiting_bytes += size
+        return self._waiting_bytes <= MAX_WAITING_BYTES
+
+    def waits_no_more(self, pending: Pending) -> None:
+        """Let go of a call that waited: it is sent, or answered."""
+        self._waiting_bytes -= pending.call_bytes
+        pending.call_bytes = 0
+        pending.call = None
+
+    def _too_much_waits(self) -> ConcurrencyLimited:
+        limit = LimitInfo("waiting_bytes", "connection", MAX_WAITING_BYTES, self._waiting_bytes)
+        return ConcurrencyLimited(agent=self.agent.name, limit=limit)
+
+    def _broken(self, pending: Pending) -> None:
+        """A fault of ours met a request of the client: end it, and say so."""
+        flight = pending.flight
+        error: CallgateError = InternalError(agent=self.agent.name)
+        if flight is None:
+            self.refused(pending, error)
+        elif flight.queued:
+            refusals.named(error, flight.lane, flight.request_id)
+            self._engine.turn_away(flight, error)
+        else:
+            self.agent.pending.pop(pending.gate_id, None)
+            self.agent.broken(pending)
 
     def _unfit(self, lane: Lane, message: CallTool) -> CallgateError | None:
         """Why a call cannot go to this agent at all, whatever its limits."""
@@ -183,58 +218,20 @@ class McpClientPeer:
             return refusals.plain(ToolUnknown, lane, None)
         return None
 
-    def _wait_for_quota(
-        self, lane: Lane, quota: Quota, pending: Pending, message: CallTool, asked_ns: int
-    ) -> None:
-        """The next block of a quota is on its way from the disk: once in a hundred calls."""
-        shadow = quota.spec.shadow
-
-        def go_on(now_ns: int) -> None:
-            self._leave(pending)
-            pending.call = None
-            self._begin(pending, message, now_ns, asked_ns, waited=True)
-
-        def too_late(now_ns: int) -> None:
-            if shadow:
-                go_on(now_ns)
-                return
-            unavailable = refusals.plain(StateUnavailable, lane, None)
-            self.refused(pending, self._refusal(lane, unavailable, now_ns))
-
-        def fetched(error: CallgateError | None) -> None:
-            if self.in_flight.get(pending.id) is not pending or pending.flight is not None:
-                return  # it was cancelled, its time is over, or it did not wait so long
-            if error is None:
-                go_on(monotonic_ns())
-            else:
-                self.refused(pending, error)
-
-        now_ns = monotonic_ns()
-        deadline_ns = deadline_of(lane, "", message.timeout_ms, None, asked_ns)
-        if shadow and isinstance(deadline_ns, int):
-            deadline_ns = min(deadline_ns, now_ns + SHADOW_NS)
-        pending.call = message
-        self.in_flight[pending.id] = pending
-        self._others += 1
-        if self._others > MAX_REQUESTS or not isinstance(deadline_ns, int):
-            too_late(now_ns)
-            return
-        if deadline_ns < NEVER:
-            pending.timeout = self._hub.call_later(deadline_ns - now_ns, too_late)
-        self._hub.fetch_quota(lane, fetched)
-
-    def _leave(self, pending: Pending) -> None:
+    def leave(self, pending: Pending) -> None:
         """Something without a flight is not in flight any more."""
-        self._hub.cancel_callback(pending.timeout)
+        self.hub.cancel_callback(pending.timeout)
         if self.in_flight.pop(pending.id, None) is not None:
-            self._others -= 1
+            self.others -= 1
 
     def answered(self, pending: Pending, frame: bytes) -> None:
         """An answer under the client's id, the agent's or ours."""
         if pending.flight is None:
-            self._leave(pending)
+            self.leave(pending)
         else:
             self.in_flight.pop(pending.id, None)
+        if pending.call is not None:
+            self.waits_no_more(pending)
         if not pending.cancelled_by_client:
             pending.answer = frame
             self.outbox.put(frame)
@@ -272,7 +269,7 @@ class McpClientPeer:
             if pending.call is not None and pending.flight is None:
                 lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
                 error = refusals.plain(AgentUnavailable, lane, None)
-                self.refused(pending, self._refusal(lane, error, now_ns))
+                self.refused(pending, self.refusal(lane, error, now_ns))
 
     def closed(self) -> None:
         """The client went away: that is a cancel of everything it asked for."""
@@ -281,24 +278,29 @@ class McpClientPeer:
             self._cancel(pending)
 
     def _request(self, message: Request) -> None:
-        self._hub.count(message.method)
+        self.hub.count(message.method)
         pending = Pending(self, message.id, message.token, method=message.method)
         pending.stateless = message.meta is not None and mcp.VERSION in message.meta
         if message.id in self.in_flight:
             self._say(pending, ProtocolInvalid())
-        elif self._others >= MAX_REQUESTS:
-            limit = LimitInfo("requests", "connection", MAX_REQUESTS, self._others)
+        elif self.others >= MAX_REQUESTS:
+            limit = LimitInfo("requests", "connection", MAX_REQUESTS, self.others)
             self._say(pending, ConcurrencyLimited(agent=self.agent.name, limit=limit))
         else:
             self.in_flight[message.id] = pending
-            self._others += 1
+            self.others += 1
             timeout_ns = self.agent.spec.requests_timeout_ns
             if timeout_ns is not None and message.method != LISTEN:
                 limit = LimitInfo("timeout", f"agent:{self.agent.name}", timeout_ns // 1_000_000)
-                pending.timeout = self._hub.call_later(
+                pending.timeout = self.hub.call_later(
                     timeout_ns, lambda _: self._request_timed_out(pending, limit)
                 )
-            self.agent.send_request(pending, message)
+            try:
+                self.agent.send_request(pending, message)
+            except Exception:
+                self.agent.pending.pop(pending.gate_id, None)
+                self._broken(pending)
+                raise
 
     def _request_timed_out(self, pending: Pending, limit: LimitInfo) -> None:
         self.agent.cancel_request(pending)
@@ -307,7 +309,7 @@ class McpClientPeer:
     def _cancelled(self, message: Cancelled) -> None:
         pending = self.in_flight.get(message.request_id)
         if pending is None or pending.method == "initialize":
-            self._hub.stray += 1
+            self.hub.stray += 1
         else:
             self._cancel(pending)
 
@@ -321,11 +323,11 @@ class McpClientPeer:
         if pending.call is not None:  # it waits for a quota
             now_ns = monotonic_ns()
             lane = self._lane(self.name, self.agent.name, pending.call.name, now_ns)
-            self._refusal(lane, refusals.plain(CallCanceled, lane, None), now_ns)
+            self.refusal(lane, refusals.plain(CallCanceled, lane, None), now_ns)
         self.agent.cancel_request(pending)
         self.answered(pending, b"")
 
-    def _refusal(self, lane: Lane, error: CallgateError, now_ns: int) -> CallgateError:
+    def refusal(self, lane: Lane, error: CallgateError, now_ns: int) -> CallgateError:
         """Count a refusal and write it down."""
         refusals.named(error, lane, self._engine.new_id())
         return self._engine.refuse(lane, error, now_ns)
@@ -340,26 +342,42 @@ class McpClientPeer:
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 
     def _reject(self, error: ProtocolError) -> None:
-        self._hub.count_rejected_frame(self.agent.name, error.reason)
+        self._count_rejected(error.reason)
         if error.is_response:
             self.requests_to_client.spoiled(error.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(error.id, error))
 
+    def _count_rejected(self, reason: str) -> None:
+        lane = self._lane(self.name, self.agent.name, "", monotonic_ns())
+        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown)
+
     def _oversized(self, frame: Oversized) -> None:
         sought = seek(frame.head, frame.tail)
-        self._hub.count_rejected_frame(self.agent.name, "frame_bytes")
+        self._count_rejected("frame_bytes")
         scope = f"agent:{self.agent.name}"
         limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
         error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)
+        self._spoiled(sought, error)
+
+    def _spoiled(self, sought: Sought, error: CallgateError) -> None:
+        """Tell whoever waits that a frame came to nothing."""
         if sought.is_response:
             self.requests_to_client.spoiled(sought.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(sought.id, error))
 
     def answer_own(self, pending: Pending, result: bytes) -> None:
-        """Answer a request from what the gate itself knows."""
+        """Answer a request from what the gate itself knows: much, maybe, to one who asked little.
+
+        So it is not more than a connection may have waiting, and is counted as soon as it is.
+        """
+        if self.outbox.pipe.flooded:
+            self.refused(pending, self._too_much_waits())
+            return
         self.answered(pending, encode_result(pending.id, result))
+        if len(result) > LARGE_ANSWER_BYTES:
+            self.hub.flush()
 
 
 def _with_trace(call: ToolCall, message: CallTool) -> ToolCall:

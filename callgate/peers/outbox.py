@@ -27,8 +27,8 @@ class Pipe(Protocol):
     def write(self, frames: list[bytes], first: Sequence[bytes] = ()) -> None:
         """Write `frames` after what waits already, `first` before it but never inside a frame."""
 
-    def withdraw(self, frame: bytes) -> bool:
-        """Take a frame out again; False if any of it has been written."""
+    def withdraw(self, head: bytes) -> bytes | None:
+        """Take the frame that begins with `head` out again; None if any of it has been written."""
 
 
 class Outbox:
@@ -55,22 +55,26 @@ class Outbox:
         self._first.append(frame)
 
     def reply(self, frame: bytes) -> bool:
-        """Send an answer to what nobody asked for, unless its sender reads nothing anyway.
+        """Queue an answer to what nobody waits for; return False, and drop it, in a flood.
 
-        Who floods us with rubbish and does not read what we say of it costs no memory.
+        Who floods us and does not read what we say of it costs no more memory than that.
         """
         if self.pipe.flooded:
             return False
         self.put(frame)
         return True
 
-    def take_back(self, frame: bytes) -> bool:
-        """Do not send it after all; False if some of it has gone already."""
+    def take_back(self, head: bytes) -> bytes | None:
+        """Return the frame that begins with `head`, which is not sent after all.
+
+        None if some of it has gone already.
+        """
+        if not head:
+            return None  # it was never put, and every frame begins with nothing
         for position, waiting in enumerate(self._frames):
-            if waiting is frame:
-                del self._frames[position]
-                return True
-        return self.pipe.withdraw(frame)
+            if waiting.startswith(head):
+                return self._frames.pop(position)
+        return self.pipe.withdraw(head)
 
     def replace(self, frames: dict[int, bytes]) -> None:
         """Send other frames in the place of some of this pass, which are named by their `id`."""

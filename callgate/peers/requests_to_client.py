@@ -13,7 +13,6 @@ from callgate.errors import (
     CallCanceled,
     CallgateError,
     ConcurrencyLimited,
-    FrameTooLarge,
     LimitInfo,
     ProtocolInvalid,
 )
@@ -72,7 +71,7 @@ class RequestsToClient:
         else:
             self._to_agent.put(jsonrpc.encode_response(found, response))
 
-    def spoiled(self, gate_id: Id | None, error: ProtocolInvalid | FrameTooLarge) -> None:
+    def spoiled(self, gate_id: Id | None, error: CallgateError) -> None:
         """The client's answer cannot be read: the agent need not wait any longer."""
         found = self._take(gate_id)
         if found is not None:

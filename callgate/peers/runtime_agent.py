@@ -22,11 +22,13 @@ from callgate.peers import runtime_facade
 from callgate.peers.agent import AgentPeer
 from callgate.peers.heartbeat import HEARTBEAT_MS, Heart
 from callgate.peers.offer import CHANGED, make_hidden_tool_check
+from callgate.peers.runtime_tools import RegisteredTools
 from callgate.protocol import mcp_encode, runtime
 from callgate.protocol import runtime_table as table
 from callgate.protocol.framing import Lengths
 from callgate.protocol.jsonrpc import encode_json, encode_result
 from callgate.protocol.problem import ProtocolError, Reason
+from callgate.protocol.seek import SOUGHT_BYTES
 from callgate.router import refusals
 from callgate.router.flight import Ending
 
@@ -61,7 +63,7 @@ class RuntimeAgent(AgentPeer):
         heartbeat_ms: int = HEARTBEAT_MS,
     ) -> None:
         super().__init__(hub, spec, outbox, end_process)
-        self.tools: dict[str, table.Tool] = {}
+        self.tools: RegisteredTools = RegisteredTools(self.name)
         self._limit_bytes = spec.max_frame_bytes or runtime.MAX_FRAME_BYTES
         self._frames = Lengths(self._limit_bytes)
         self._token: str | None = None
@@ -164,28 +166,32 @@ class RuntimeAgent(AgentPeer):
     # From the agent.
 
     def receive(self, data: bytes) -> None:
-        for frame in self._frames.feed(data, monotonic_ns()):
-            try:
-                if isinstance(frame, bytes):
-                    self._frame(frame)
-                else:
-                    self._too_large(frame)
-            except Exception as error:  # noqa: BLE001  # one frame may not stop the others
-                self.hub.fault(error)
+        now_ns = monotonic_ns()
+        self.turns.begin(self._frames.feed(data, now_ns), now_ns)
         if self._frames.since_ns is not None:
-            self.hub.start_frame_timeout(self._frames, self.name)
+            self.hub.start_frame_timeout(self._frames, self.count_rejected)
+
+    def _receive_one(self, frame: bytes | Oversized, now_ns: int) -> None:
+        del now_ns
+        if isinstance(frame, bytes):
+            self._frame(frame)
+        else:
+            self._too_large(frame)
 
     def _frame(self, frame: bytes) -> None:
         try:
-            message = runtime.decode(frame, "agent")
-            self._take(message)
+            self._take(runtime.decode(frame, "agent"))
         except ProtocolError as error:
-            self.hub.count_rejected_frame(self.name, error.reason)
+            self.count_rejected(error.reason)
             if error.id is not None:
                 said = table.Error("protocol.invalid", str(error.reason), retryable=False)
-                reply = self._encode(table.CoreError(), in_reply_to=str(error.id), error=said)
-                if not self.outbox.reply(reply):
-                    self.hub.stray += 1
+                self._reply(table.CoreError(), str(error.id), error=said)
+        except Exception:
+            call_id = runtime.seek_call(frame[:SOUGHT_BYTES], frame[-SOUGHT_BYTES:])
+            pending = self.pending.pop(_gate_id(call_id or ""), None)
+            if pending is not None:  # else it was taken, and whoever took it has ended it
+                self.broken(pending)
+            raise
 
     def _take(self, message: runtime.Message) -> None:
         body = message.body
@@ -245,30 +251,14 @@ class RuntimeAgent(AgentPeer):
         self.end_process("handshake_failed")
 
     def _register(self, message: runtime.Message, body: table.Register) -> None:
-        offered, rejected = runtime.check_tools(body, self.name)
-        if body.replace:
-            self.tools.clear()
-        taken: list[table.Tool] = []
-        for tool in offered:
-            if tool.name in self.tools or len(self.tools) < table.MAX_NAMES:
-                self.tools[tool.name] = tool
-                taken.append(tool)
-            else:
-                error = table.Error("tool.invalid", "the agent has too many tools")
-                rejected.append(table.Rejected(tool.tool_id, error))
-        reply = table.Registered(tuple(tool.tool_id for tool in taken), tuple(rejected))
-        self.outbox.put(self._encode(reply, in_reply_to=message.id))
-        self.hub.router.list_tools(self.name, [tool.name for tool in taken])
+        reply = self.tools.register(body)
+        self._reply(reply, message.id)
+        names = [tool_id.removeprefix(f"{self.name}/") for tool_id in reply.registered]
+        self.hub.router.list_tools(self.name, names)
         self._tools_changed()
 
     def _unregister(self, message: runtime.Message, body: table.Unregister) -> None:
-        gone = []
-        for tool_id in body.tool_ids:
-            agent_id, _, name = tool_id.partition("/")
-            if agent_id == self.name and self.tools.pop(name, None) is not None:
-                gone.append(tool_id)
-        reply = table.Unregistered(tuple(gone))
-        self.outbox.put(self._encode(reply, in_reply_to=message.id))
+        self._reply(self.tools.unregister(body), message.id)
         self._tools_changed()
 
     def _tools_changed(self) -> None:
@@ -303,7 +293,11 @@ class RuntimeAgent(AgentPeer):
         elif flight.ending is not None:
             self.engine.work_ended(flight, answered=body.status != "canceled")
         else:
-            self._answered(pending, flight, body)
+            try:
+                self._answered(pending, flight, body)
+            except Exception:
+                self.broken(pending)
+                raise
 
     def _answered(self, pending: Pending, flight: Flight, body: table.Result) -> None:
         size = flight.bytes_out = len(body.output)
@@ -371,10 +365,15 @@ class RuntimeAgent(AgentPeer):
             self._listing.clear()
 
     def _too_large(self, frame: Oversized) -> None:
-        self.hub.count_rejected_frame(self.name, "frame_bytes")
+        self.count_rejected("frame_bytes")
         call_id = runtime.seek_call(frame.head, frame.tail)
         if call_id is not None:
             self.oversized(_gate_id(call_id), frame.size, self._limit_bytes)
+
+    def _reply(self, body: table.Body, message_id: str, **chain: Any) -> None:
+        """Answer a message of the agent, unless it reads none of the answers."""
+        if not self.outbox.reply(self._encode(body, in_reply_to=message_id, **chain)):
+            self.hub.stray += 1
 
     def _encode(self, body: table.Body, **chain: Any) -> bytes:
         self._sent += 1

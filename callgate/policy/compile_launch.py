@@ -97,7 +97,7 @@ def launch_spec(
         requested=declared,
         declared=_declared(resolution),
         mounts=tuple(
-            MountSpec(str(base / each.path), each.read_only)
+            MountSpec(str(base / each.path), each.read_only, each.sockets)
             for each in enforced("containment.mounts") or ()
         ),
         programs=None if programs is None else tuple(programs),

@@ -46,6 +46,9 @@ class Mount(Strict):
 
     path: Annotated[Text, Key("Relative to the policy file.", "launcher")]
     read_only: Annotated[bool, Key("Whether writing to it is refused.", "launcher")] = False
+    sockets: Annotated[
+        bool, Key("Whether the sockets, FIFOs and devices below it can be used.", "launcher")
+    ] = False
 
 
 class Containment(Strict):

@@ -241,6 +241,10 @@ class Policy:
         """Return the name if the policy has it, else the longest pattern that fits, else `*`."""
         return self._resolver.tool_key(agent, tool)
 
+    def tool_entries(self, agent_key: str) -> tuple[str, ...]:
+        """Return the names and patterns of tools that the policy has for an agent."""
+        return self._resolver.tool_entries(agent_key)
+
     def lane(
         self, caller_key: str, agent_key: str, tool_key: str, *, agent: str | None, tool: str | None
     ) -> LaneSpec:

@@ -100,6 +100,11 @@ class Resolver:
         entries = self._tools.get(agent)
         return ANY if entries is None else entries.key(tool)
 
+    def tool_entries(self, agent_key: str) -> tuple[str, ...]:
+        """Return the entries of `tools` of an agent, as they are written."""
+        agent = self._file.agents.get(agent_key)
+        return () if agent is None else tuple(agent.tools)
+
     def caller_layer(self, caller_key: str) -> Layer | None:
         """Return the caller's entry, or the template's."""
         name = caller_key if caller_key in self._file.callers else ANY

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from callgate.protocol import jsonrpc
+from callgate.protocol.depth import MAX_PLAIN_BYTES, is_too_deep
 from callgate.protocol.jsonrpc import Response
 from callgate.protocol.members import (
     MAX_ID,
@@ -94,6 +95,16 @@ class CallTool(msgspec.Struct, gc=False):
         """Whether it is of the era without `initialize`."""
         return self.meta is not None and VERSION in self.meta
 
+    def kept(self) -> tuple[CallTool, int]:
+        """Return the same call without the frame that it was read from, and its size."""
+        meta, extra = copied(self.meta), copied(self.extra)
+        arguments, raw_meta = self.arguments.copy(), self.raw_meta.copy()
+        call = CallTool(
+            self.id, self.name, arguments, self.token, self.timeout_ms, raw_meta, meta, extra
+        )
+        size = len(self.name) + len(arguments) + 2 * len(raw_meta)
+        return call, size + sum(map(len, (extra or {}).values()))
+
     def trace(self) -> dict[str, str]:
         """The W3C carrier as it came: whoever uses it checks it."""
         if self.meta is None:
@@ -101,6 +112,11 @@ class CallTool(msgspec.Struct, gc=False):
         raw = ((key, self.meta.get(key)) for key in TRACE)
         texts = ((key, read_text(value)) for key, value in raw if value is not None)
         return {key: text for key, text in texts if text is not None}
+
+
+def copied(members: Members | None) -> Members | None:
+    """Return members that do not keep alive the frame that they were read from."""
+    return None if members is None else {key: raw.copy() for key, raw in members.items()}
 
 
 class Request(msgspec.Struct, gc=False):
@@ -176,8 +192,10 @@ _LF: Final = 10
 """As numbers: looking for a byte costs a tenth of looking for a string of one."""
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes) -> Message:  # noqa: C901  # the way of every frame, read in one piece
     """Read one frame, or raise `ProtocolError`."""
+    if len(data) > MAX_PLAIN_BYTES and is_too_deep(data):
+        return _decode_slowly(data)
     try:
         frame = _read(data)
         if _CR not in data and _LF not in data:
@@ -202,7 +220,7 @@ def decode(data: bytes) -> Message:
                 message = None
             if message is not None:
                 return message
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError):
+    except (msgspec.DecodeError, UnicodeDecodeError, ProtocolError):
         pass  # the walk says what is wrong, and with which id
     return _decode_slowly(data)
 

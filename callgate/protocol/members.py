@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
+from callgate.protocol.depth import is_too_deep
 from callgate.protocol.problem import Id, ProtocolError, Reason
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ MAX_MEMBERS: Final = 128
 """Of an object that we walk. The largest in either protocol has 9; each costs about 2 µs."""
 
 MAX_KEY_CHARS: Final = 1024
-"""Of a key that is none of ours; nobody's is longer, and folding one takes time."""
+"""Of a key that is none of ours; nobody's is longer, and looking at one takes time."""
 
 MAX_ID: Final = 2**53
 """Beyond it JavaScript's numbers are not exact, so two ids would become one."""
@@ -58,15 +59,19 @@ def check_json(data: bytes) -> None:
     """Raise unless `data` is one JSON value that strict readers read alike.
 
     msgspec leaves the bytes inside a string unread; that they are UTF-8 is checked here.
-    How deep a value may be is the interpreter's recursion limit, and no frame can get past it.
     """
+    check_depth(data)
     check_utf8(data)
     try:
         _check(data)
     except msgspec.DecodeError:
         raise ProtocolError(Reason.JSON) from None
-    except RecursionError:
-        raise ProtocolError(Reason.DEPTH) from None
+
+
+def check_depth(data: bytes) -> None:
+    """Raise if `data` has more levels than anybody has to read."""
+    if is_too_deep(data):
+        raise ProtocolError(Reason.DEPTH)
 
 
 def check_utf8(data: bytes) -> None:
@@ -161,34 +166,52 @@ def _value_end(data: bytes, view: memoryview, start: int) -> int:
         found = _VALUE_END.search(str(error))
         if found is not None:
             return start + len(data[start : start + int(found[1]) - 1].rstrip())
-    except RecursionError:
-        raise ProtocolError(Reason.DEPTH) from None
     raise ProtocolError(Reason.JSON)
 
 
 class Known:
     """The keys that are read at one place of a message."""
 
-    __slots__ = ("_decode", "_folded", "_order", "keys")
+    __slots__ = ("_beginnings", "_decode", "_folded", "_order", "keys")
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._order = tuple(keys)
         self.keys = frozenset(self._order)
         self._folded = frozenset(map(fold, self.keys))
+        self._beginnings = frozenset(
+            key[:end] for key in self._folded for end in range(len(key) + 1)
+        )
         names = {f"field_{number}": key for number, key in enumerate(self._order)}
         fields = [(name, Raw, NOTHING) for name in names]
         shape = msgspec.defstruct("Shape", fields, rename=names, gc=False)
         self._decode = msgspec.json.Decoder(shape).decode
 
     def resembled_by(self, key: str) -> bool:
-        """Whether a careless reader could take `key`, which is none of ours, for one."""
+        """Return True if a careless reader could take `key`, which is none of ours, for one."""
         if len(key) > MAX_KEY_CHARS:
             return True
-        if (_fold_short(key) if len(key) <= _SHORT else fold(key)) in self._folded:
+        if self._is_double(key):
             return True
         # A reader whose strings end at a NUL sees what stands before it.
         before, nul, _ = key.partition("\0")
-        return bool(nul) and fold(before) in self._folded
+        return bool(nul) and self._is_double(before)
+
+    def _is_double(self, key: str) -> bool:
+        """Return True if `key` folds to one of ours.
+
+        Ours are ASCII, which nothing composes to, so each character can be folded by itself; and
+        the first that does not belong ends it. One character may fold to eighteen: a key of them
+        would cost a hundred times what it cost to write.
+        """
+        if key.isascii():
+            return (_fold_short(key) if len(key) <= _SHORT else fold(key)) in self._folded
+        folded = ""
+        for char in key:
+            if unicodedata.category(char)[0] not in _INVISIBLE:
+                folded += _fold_short(char)
+                if folded not in self._beginnings:
+                    return False
+        return folded in self._folded
 
     def read(self, data: bytes | Raw) -> Members:
         """The members of the object `data`, which is valid UTF-8.

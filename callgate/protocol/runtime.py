@@ -24,6 +24,7 @@ from callgate.protocol.members import (
     STRING,
     Known,
     Members,
+    check_depth,
     check_utf8,
     elements,
     is_object,
@@ -134,12 +135,11 @@ _read_bool = msgspec.json.Decoder(bool).decode
 def decode(frame: bytes, sender: Side) -> Message:
     """Read a frame of the other side, or raise `ProtocolError` with its id if it has one."""
     try:
+        check_depth(frame)
         check_utf8(frame)
         members = ENVELOPE.read(frame)
     except msgspec.DecodeError:
         raise _unreadable(frame, Reason.JSON) from None
-    except RecursionError:
-        raise _unreadable(frame, Reason.DEPTH) from None
     except ProtocolError as error:
         raise _unreadable(frame, error.reason) from None
     rpc_id = read_text(members.get("id", NOTHING))
@@ -147,7 +147,7 @@ def decode(frame: bytes, sender: Side) -> Message:
         raise ProtocolError(Reason.ID)
     try:
         return _message(members, rpc_id, sender)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         raise ProtocolError(Reason.PAYLOAD, rpc_id=rpc_id) from None
     except ProtocolError as error:
         raise ProtocolError(error.reason, rpc_id=rpc_id) from None
@@ -248,6 +248,12 @@ def check_tools(register: Register, agent_id: str) -> tuple[list[Tool], list[Rej
         else:
             taken[tool.tool_id] = tool
     return list(taken.values()), rejected
+
+
+def kept(tool: Tool) -> Tool:
+    """Return what is needed of a tool, without the frame that it was read from."""
+    input_schema, output_schema = tool.input_schema.copy(), tool.output_schema.copy()
+    return Tool(tool.tool_id, tool.name, tool.description, input_schema, output_schema)
 
 
 def _rejected(tool_id: str, why: str) -> Rejected:

@@ -24,6 +24,7 @@ from callgate.router.queues import Queues, deadline_of, no_room
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from callgate.audit import Event
     from callgate.model import RequestIds, ToolCall
     from callgate.router.flight import Owner
     from callgate.router.lanes import Lane
@@ -215,9 +216,18 @@ class Engine:
         recorder = lane.recorder
         if recorder.log is not None:
             recorder.refused(lane, error, ids, now_ns)
-            if recorder.flush_ns is not None and recorder.flush_ns < self.armed_ns:
-                self._rearm()
+            self._flush_in_time(recorder)
         return error
+
+    def note(self, event: Event) -> None:
+        """Write down an event that is not a call's and that a peer may cause."""
+        recorder = self.recorders[0]
+        recorder.note(event, monotonic_ns())
+        self._flush_in_time(recorder)
+
+    def _flush_in_time(self, recorder: Recorder) -> None:
+        if recorder.flush_ns is not None and recorder.flush_ns < self.armed_ns:
+            self._rearm()
 
     def revoke(self, flight: Flight, error: CallgateError) -> CallgateError:
         """Undo an admission whose record could not be written; its work has not begun."""

@@ -45,6 +45,7 @@ class Ending(enum.Enum):
     OVERSIZED = ("tool.call.failed", "limit.output_bytes")
     FRAME_TOO_LARGE = ("tool.call.failed", "limit.frame_bytes")
     UNREADABLE = ("tool.call.failed", "protocol.invalid")
+    BROKEN = ("tool.call.failed", "internal")
     TIMED_OUT = ("tool.call.timed_out", "limit.timeout")
     CANCELLED = ("tool.call.cancelled", "tool.canceled")
     SUSPENDED = ("tool.call.suspended", "tool.suspended")  # a person is asked; no failure

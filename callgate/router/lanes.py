@@ -17,13 +17,12 @@ from callgate.audit.names import caller_name, safe_tool
 from callgate.limits.deadlines import NEVER
 from callgate.limits.queue import Queue
 from callgate.model import ANONYMOUS, ANY, OTHERS
+from callgate.router.doubles import ODD, Doubles, is_odd
 from callgate.telemetry.stats import ToolStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from callgate.audit.events import Refusal
-    from callgate.audit.merge import Merger
     from callgate.limits.counters import Caller, Counters
     from callgate.limits.quota import Quota
     from callgate.limits.rate import Rate
@@ -71,7 +70,7 @@ class Lane:
         "default_ns",
         "floods",
         "fragment",
-        "mergers",
+        "is_odd",
         "output_bytes",
         "plain",
         "quota",
@@ -109,7 +108,6 @@ class Lane:
         self.shadow_rates: tuple[Rate, ...] = ()
         self.shadow_slots: tuple[Slots, ...] = ()
         self.quota: Quota | None = None
-        self.mergers: dict[Refusal, Merger] = {}
         self.floods: dict[str, Merged] = {}
         """What limits in shadow would refuse and is only counted just now, by code."""
         self.fragment = events.call_fragment(caller.shown, spec.agent, spec.tool, spec.policy)
@@ -122,8 +120,10 @@ class Lane:
             _shadowed_ns(spec.timeout), _shadowed_ns(spec.tried_timeout), self.shadow_ceiling_ns
         )
         self.output_bytes = NEVER if spec.max_output_bytes is None else spec.max_output_bytes.limit
+        self.is_odd = spec.tool_key == ODD
+        """Whether it is the lane of all names that are none."""
         self.screened = bool(
-            spec.denied or spec.denied_shadow or spec.quota or spec.max_input_bytes
+            self.is_odd or spec.denied or spec.denied_shadow or spec.quota or spec.max_input_bytes
         )
         """Whether `screen` may have a reason to refuse."""
         self.plain = not (
@@ -155,6 +155,7 @@ class Lanes:
         self.known: dict[Key, Lane] = {}
         """By canonical key and by alias; the hot path reads it directly."""
         self._policy = policy
+        self._doubles = Doubles(policy)
         self._counters = counters
         self._key = key
         self._recorder = recorder
@@ -207,6 +208,7 @@ class Lanes:
     def change(self, policy: Policy, recorder: Recorder) -> None:
         """Put new calls under another policy."""
         self._policy = policy
+        self._doubles = Doubles(policy)
         self._recorder = recorder
         self._specs.clear()
         self._forget_lanes()
@@ -218,6 +220,8 @@ class Lanes:
             caller = _short(caller)
         owner = self._caller(caller, now_ns, wall_ns)
         agent_key, tool_key = self.keys(agent, tool)
+        if is_odd(tool):
+            tool = tool_key = ODD
         keeper = None if agent_key == ANY else self.agent(agent)
         key = (owner.name, agent_key, tool_key)
         lane = self.known.get(key)
@@ -241,7 +245,10 @@ class Lanes:
         agent_key = self._policy.agent_key(agent) if keeper is None else agent
         if keeper is not None and tool in keeper.listed:
             return agent_key, tool
-        return agent_key, self._policy.tool_key(agent, tool)
+        tool_key = self._policy.tool_key(agent, tool)
+        if tool_key == tool or is_odd(tool):
+            return agent_key, tool_key
+        return agent_key, self._doubles.denied(agent_key, tool) or tool_key
 
     def _caller(self, name: str, now_ns: int, wall_ns: int) -> Caller:
         caller = self._counters.others if name == OTHERS else self._counters.caller(name)

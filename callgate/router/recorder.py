@@ -9,8 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from callgate.audit import events
-from callgate.audit.merge import Merger
+from callgate.audit.merge import RecordThrottle
 from callgate.errors import AuditUnavailable, CallgateError, LimitInfo
 from callgate.router.flight import Ending
 
@@ -20,18 +22,24 @@ if TYPE_CHECKING:
     from callgate.router.lanes import Lane
 
 MERGE_WINDOW_NS = 1_000_000_000
+MAX_MERGED = 256
+"""Records of merged refusals in one second; an agent may list four thousand tools."""
+MANY_LANES = ("", "")
+"""Stands for all lanes and codes beyond that; their record is the latest one's."""
 _COMPLETED = Ending.COMPLETED
 
 
 class Merged:
     """What a flood comes to: one error of it, how many, when the first and the last came."""
 
-    __slots__ = ("count", "error", "first_ns", "lane", "last_ns", "merger")
+    __slots__ = ("count", "error", "event", "first_ns", "lane", "last_ns")
 
-    def __init__(self, lane: Lane, error: CallgateError, merger: Merger, now_ns: int) -> None:
+    def __init__(
+        self, event: events.Refusal, lane: Lane, error: CallgateError, now_ns: int
+    ) -> None:
+        self.event = event
         self.lane = lane
         self.error = error
-        self.merger = merger
         self.count = 0
         self.first_ns = self.last_ns = now_ns
 
@@ -39,15 +47,30 @@ class Merged:
 class Recorder:
     """Writes calls into the audit log, if there is one."""
 
-    __slots__ = ("_merging", "_record", "batched", "flush_ns", "log", "pins", "retired")
+    __slots__ = (
+        "_merged_events",
+        "_merging",
+        "_record",
+        "_throttle",
+        "batched",
+        "flush_ns",
+        "log",
+        "pins",
+        "retired",
+    )
 
     def __init__(self, log: AuditLog | None = None, *, batched: bool = False) -> None:
         """`batched` leaves the writing to `flush`, for whoever handles many calls at once."""
         self.log = log
         self.batched = batched
         self._record = None if log is None else log.stage if batched else log.record
-        self._merging: dict[tuple[events.Refusal, int, str], Merged] = {}
+        self._throttle = RecordThrottle()
+        """Of all that a peer can cause; it outlives lanes, which a peer can have made anew."""
+        self._merging: dict[tuple[str, str, str], Merged] = {}
         """Refusals, and what shadow let pass, counted and not yet written: by event, lane, code."""
+        self._merged_events: dict[tuple[str | None, str, str | None], tuple[Event, int, int, int]]
+        """The same of events that are no call's, by agent, event and code."""
+        self._merged_events = {}
         self.pins = 0
         """Calls that wait, and work that outlived its call: they may have more to write."""
         self.retired = False
@@ -82,6 +105,20 @@ class Recorder:
                     self.log.stage(event.body())
                 else:
                     self.log.write(event)
+
+    def note(self, event: Event, now_ns: int) -> None:
+        """Write an event that a peer may cause as often as it likes; in a flood, count it."""
+        key = event.agent, event.event, event.code
+        if self.log is None or self._throttle.allow(key, now_ns):
+            self.write(event)
+            return
+        _, count, first_ns, _ = self._merged_events.get(key, (event, 0, now_ns, now_ns))
+        self._merged_events[key] = event, count + 1, first_ns, now_ns
+        self._flush_soon(now_ns)
+
+    def _flush_soon(self, now_ns: int) -> None:
+        if self.flush_ns is None:
+            self.flush_ns = now_ns + MERGE_WINDOW_NS
 
     def retire(self) -> None:
         """Write the rest of the calls in flight, then close."""
@@ -173,24 +210,24 @@ class Recorder:
     def _count_or_write(
         self, event: events.Refusal, lane: Lane, error: CallgateError, ids: str, now_ns: int
     ) -> None:
-        mergers = lane.mergers
-        merger = mergers.get(event)
-        if merger is None:
-            merger = mergers[event] = Merger()
-        if merger.offer(now_ns):
+        who = lane.caller.shown, lane.spec.agent_key, f"{event} {error.code}"
+        if self._throttle.allow(who, now_ns):
             self._write_refusal(event, lane, error, ids)
             return
-        key = event, id(lane), error.code
+        key = event, lane.fragment, error.code
+        if key not in self._merging and len(self._merging) >= MAX_MERGED:
+            key = event, *MANY_LANES
         merged = self._merging.get(key)
         if merged is None:
-            merged = self._merging[key] = Merged(lane, error, merger, now_ns)
-            if event == "tool.call.would_deny":
-                lane.floods[error.code] = merged
+            merged = self._merging[key] = Merged(event, lane, error, now_ns)
+        if key[1:] == MANY_LANES:
+            merged.lane = lane
+        elif event == "tool.call.would_deny" and merged.lane is lane:
+            lane.floods[error.code] = merged
         merged.error = error
         merged.count += 1
         merged.last_ns = now_ns
-        if self.flush_ns is None:
-            self.flush_ns = now_ns + MERGE_WINDOW_NS
+        self._flush_soon(now_ns)
 
     def would_deny(self, lane: Lane, error: CallgateError, ids: str, now_ns: int) -> None:
         """Record that a limit in shadow mode would have refused a call that passes."""
@@ -200,13 +237,20 @@ class Recorder:
         """Write what was only counted, one record for each event, lane and code."""
         self.flush_ns = None
         merging, self._merging = self._merging, {}
+        merged, self._merged_events = self._merged_events, {}
         log = self.log
         if log is not None:
-            for (event, _, _), merged in merging.items():
-                times = log.wall_us(merged.first_ns), log.wall_us(merged.last_ns)
-                merged.lane.floods.clear()
-                counted = (merged.count, *times)
-                self._write_refusal(event, merged.lane, merged.error, "", counted)
+            for event, count, first_ns, last_ns in merged.values():
+                first_us, last_us = log.wall_us(first_ns), log.wall_us(last_ns)
+                self.write(
+                    msgspec.structs.replace(event, count=count, first_us=first_us, last_us=last_us)
+                )
+        for flood in merging.values():
+            flood.lane.floods.clear()
+            if log is not None:
+                times = log.wall_us(flood.first_ns), log.wall_us(flood.last_ns)
+                counted = (flood.count, *times)
+                self._write_refusal(flood.event, flood.lane, flood.error, "", counted)
 
     def _close_if_idle(self) -> None:
         if self.log is None or not (self.log.open_calls or self.pins):

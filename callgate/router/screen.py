@@ -17,6 +17,7 @@ from callgate.errors import (
     PolicyDenied,
     RateLimited,
     StateUnavailable,
+    ToolUnknown,
 )
 from callgate.limits.admission import shadow
 from callgate.limits.deadlines import NEVER
@@ -42,8 +43,8 @@ def refuse_early(
 ) -> CallgateError | None:
     """Why the call may not even ask for a place."""
     spec = lane.spec
-    if spec.denied:
-        return refusals.plain(PolicyDenied, lane, request_id)
+    if lane.is_odd or spec.denied:
+        return refusals.plain(ToolUnknown if lane.is_odd else PolicyDenied, lane, request_id)
     ceiling = spec.max_input_bytes
     if ceiling is not None and not ceiling.shadow:
         if bytes_in is None:
@@ -74,7 +75,7 @@ def charge(flight: Flight, now_ns: int, wall_ns: int) -> list[CallgateError]:
     for counter in shadow(lane.shadow_rates, lane.shadow_slots, now_ns):
         code = RateLimited.code if counter.__class__ is Rate else ConcurrencyLimited.code
         flood = lane.floods.get(code)
-        if flood is not None and now_ns < flood.merger.full_until_ns:
+        if flood is not None:
             flood.count += 1
             flood.last_ns = now_ns
             lane.stats.shadow(code, counter.spec.scope.kind)

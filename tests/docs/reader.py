@@ -6,8 +6,10 @@ A page is played from top to bottom in a directory of its own:
   directory's `callgate.yaml` (before the first one, the first one is); any other `yaml` block is
   part of one: the keys of an agent, or keys of the file;
 - a `python` block is a program and must end with 0; `python requires=X` needs the package X;
-- of an `sh` block the lines with `callgate check`, `explain`, `schema` or `audit` are run and must
-  exit with 0, or with N if the line ends with `# exit N`;
+- a block with `file=NAME` is that file of the directory, which is the home of a user without any
+  other;
+- of an `sh` block the lines with `callgate check`, `explain`, `schema`, `audit`, `init`, `wrap` or
+  `unwrap` are run and must exit with 0, or with N if the line ends with `# exit N`;
 - a `text` block right behind one of these two is what they print, `…` standing for anything.
 
 Every other kind of block has to be listed below.
@@ -42,7 +44,11 @@ NOT_TRIED = {
     "text": "output; compared if it stands right behind what prints it",
     "toml": "another tool's configuration",
 }
-TRIED_COMMANDS = ("callgate check", "callgate explain", "callgate schema", "callgate audit")
+TRIED_COMMANDS = tuple(
+    f"callgate {name}" for name in ("check", "explain", "schema", "audit", "init", "wrap", "unwrap")
+)
+MOVES = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "OPENCODE_CONFIG")
+"""Variables that lead out of the directory."""
 
 PROGRAM_S = 30
 """For one example; most take half a second."""
@@ -61,6 +67,11 @@ class Block:
     @property
     def kind(self) -> str:
         return self.info.partition(" ")[0]
+
+    @property
+    def file(self) -> str | None:
+        named = re.search(r"file=(\S+)", self.info)
+        return named[1] if named else None
 
     @property
     def requires(self) -> list[str]:
@@ -134,7 +145,9 @@ class Reader:
         (self.directory / "callgate.yaml").write_text(policy, encoding="utf-8")
 
     def _try(self, block: Block) -> None:
-        if block.kind == "yaml" and is_policy(block.text):
+        if block.file is not None:
+            (self.directory / block.file).write_text(block.text, encoding="utf-8")
+        elif block.kind == "yaml" and is_policy(block.text):
             Policy.parse(block.text, base=self.directory)
             self._keep(block.text)
         elif block.kind == "yaml":
@@ -166,7 +179,8 @@ class Reader:
         return done.stdout
 
     def _command(self, arguments: list[str], code: int) -> str:
-        result = CliRunner().invoke(app, arguments)
+        environment = {"HOME": str(self.directory), **dict.fromkeys(MOVES)}
+        result = CliRunner().invoke(app, arguments, env=environment)
         assert result.exit_code == code, result.output
         return result.output
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.launcher.helpers import NO_BWRAP
 from tests.router.helpers import audit_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 60
+GATE = f"{NO_BWRAP}from callgate.cli import main; main()"
 
 
 def run(place: Path, **containment: Any) -> subprocess.CompletedProcess[bytes]:
@@ -28,7 +30,7 @@ def run(place: Path, **containment: Any) -> subprocess.CompletedProcess[bytes]:
         json.dumps({"version": 1, "agents": {"a": agent}, "audit": {"path": "audit"}})
     )
     return subprocess.run(
-        [sys.executable, "-m", "callgate", "run", "--policy", str(policy)],
+        [sys.executable, "-c", GATE, "run", "--policy", str(policy)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env={"PATH": str(place), "XDG_STATE_HOME": str(place)},

@@ -4,6 +4,12 @@ import os
 import subprocess
 import sys
 
+NO_BWRAP = """
+from callgate.launcher.host import helper_program
+helper_program.DIRECTORIES = ()
+"""
+"""Put before a program whose PATH has no bwrap: callgate looks where every system has it first."""
+
 
 def on_a_terminal(module: str, *args: str) -> tuple[int, str]:
     """Run a command's `app` with a real terminal as its output: exit code, and what it shows."""

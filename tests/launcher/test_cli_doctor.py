@@ -9,7 +9,7 @@ import pytest
 
 from callgate.launcher.host import survey
 from callgate.launcher.local.workspace import default_root
-from tests.launcher.helpers import on_a_terminal
+from tests.launcher.helpers import NO_BWRAP, on_a_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +22,10 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def run(*words: str) -> tuple[int, str, str]:
+def run(*words: str, first: str = "") -> tuple[int, str, str]:
+    program = [*DOCTOR[:2], first + DOCTOR[2]]
     done = subprocess.run(
-        [*DOCTOR, *words], capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+        [*program, *words], capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -49,7 +50,7 @@ def test_without_bwrap_the_answer_is_no_and_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
-    status, shown, _ = run("--json")
+    status, shown, _ = run("--json", first=NO_BWRAP)
 
     found = findings(shown)
     assert status == 1

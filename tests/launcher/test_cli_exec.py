@@ -21,6 +21,7 @@ from callgate.cli import exec as exec_module
 from callgate.cli.terminal import Size, set_window_size
 from callgate.launcher.history import History, default_path
 from callgate.launcher.host import survey
+from tests.launcher.helpers import NO_BWRAP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,9 +65,9 @@ class Ran(NamedTuple):
     remarks: str
 
 
-def run(*words: str | Path, stdin: bytes | None = None) -> Ran:
+def run(*words: str | Path, stdin: bytes | None = None, first: str = "") -> Ran:
     done = subprocess.run(
-        [*EXEC, *map(str, words)],
+        [*EXEC[:2], first + EXEC[2], *map(str, words)],
         input=b"" if stdin is None else stdin,
         capture_output=True,
         timeout=WAIT_S,
@@ -282,7 +283,8 @@ def test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs(
     mark.parent.mkdir()
     monkeypatch.setenv("PATH", "/nonexistent")  # no bwrap
 
-    ran = run("--mount", f"{mark.parent}:rw", "--", "/bin/sh", "-c", f": > {mark}")
+    words = ("--mount", f"{mark.parent}:rw", "--", "/bin/sh", "-c", f": > {mark}")
+    ran = run(*words, first=NO_BWRAP)
 
     assert (ran.status, ran.answer["exit_code"]) == (125, None)
     assert ran.answer["error_class"] == "CAPABILITY_DENIED"
@@ -296,7 +298,7 @@ def test_degraded_containment_must_be_asked_for_and_is_loud(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
-    ran = run("--allow-degraded", "--", "/bin/sh", "-c", "echo ran")
+    ran = run("--allow-degraded", "--", "/bin/sh", "-c", "echo ran", first=NO_BWRAP)
 
     assert (ran.status, ran.answer["stdout"]) == (0, "ran\n")
     assert "degraded containment" in ran.remarks

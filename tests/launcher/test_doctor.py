@@ -1,23 +1,33 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import struct
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from callgate.launcher import doctor
-from callgate.launcher.host import cgroup, lean_process, seccomp, survey, trial
+from callgate.launcher.host import (
+    cgroup,
+    helper_program,
+    lean_process,
+    seccomp,
+    survey,
+    trial,
+)
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.trial import Tried, act
 from callgate.launcher.plan.capabilities import DROP_ID, Cgroups, Host
 from callgate.model import ResourceLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="probes Linux")
 
@@ -35,12 +45,21 @@ def needs_group(host: Host, controller: str) -> None:
 
 
 def needs_bwrap() -> str:
-    path = shutil.which("bwrap")
-    if path is None:
+    helper = helper_program.bwrap()
+    if not helper.path:
         pytest.skip("bwrap is not installed")
-    if not trial.sandbox(survey.survey(), path).present:
+    if not trial.sandbox(survey.survey(), helper.fd).present:
         pytest.skip("bwrap does not work here")
-    return path
+    return helper.path
+
+
+@pytest.fixture
+def only_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Look for helper programs on the PATH only."""
+    monkeypatch.setattr(helper_program, "DIRECTORIES", ())
+    helper_program.bwrap.cache_clear()
+    yield
+    helper_program.bwrap.cache_clear()
 
 
 @pytest.mark.parametrize("feature", ["rlimits", "tree kill", "pidfd", "terminal"])
@@ -158,6 +177,7 @@ def fake_bwrap(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
 
 
+@pytest.mark.usefixtures("only_path")
 def test_a_bwrap_that_shares_our_namespaces_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +193,7 @@ def test_a_bwrap_that_shares_our_namespaces_is_found_out(
     assert "setuid" in fix
 
 
+@pytest.mark.usefixtures("only_path")
 def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,12 +208,13 @@ def test_a_bwrap_that_is_refused_has_its_words_and_the_cause(
     assert "/etc/apparmor.d/bwrap" in fix
 
 
+@pytest.mark.usefixtures("only_path")
 def test_a_bwrap_that_is_not_there_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
     status, why, fix = doctor.sandbox(surveyed(), NamespaceFacts())
 
-    assert (status, why) == ("absent", "bwrap is not installed")
+    assert (status, why) == ("absent", "bwrap is not installed (package bubblewrap)")
     assert "bubblewrap" in fix
 
 

@@ -293,6 +293,50 @@ async def test_an_agent_dies_with_a_warden_that_is_killed(launcher: LocalLaunche
     await eventually(lambda: not any(map(exists, tree)))
 
 
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if {again} and os.fork():
+        os._exit(0)
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="environments of others are in /proc")
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_left_the_session_is_killed_although_the_warden_was(
+    launcher: LocalLauncher, again: object
+) -> None:
+    started = await launcher.launch(free(DAEMON.format(again=again)), run_id=next_id())
+    daemon = int(await read_line(started.stdout))
+    assert isinstance(started.resources, RunResources)
+
+    os.kill(started.resources.warden.pid, signal.SIGKILL)
+
+    await started.wait()
+    close(started)
+    await eventually(lambda: not exists(daemon))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="environments of others are in /proc")
+async def test_only_the_runs_own_are_killed_with_it(launcher: LocalLauncher) -> None:
+    first = await launcher.launch(free("print(1, flush=True); input()"), run_id=next_id())
+    other = await launcher.launch(free("print(1, flush=True); input()"), run_id=next_id())
+    await read_line(other.stdout)
+    assert isinstance(first.resources, RunResources)
+
+    os.kill(first.resources.warden.pid, signal.SIGKILL)
+    await first.wait()
+
+    assert other.state == "running"
+    await other.stop("stop_requested", 0)
+    close(first)
+    close(other)
+
+
 async def test_a_closed_launcher_has_no_runs_left(tmp_path: Path) -> None:
     async with LocalLauncher(root=tmp_path) as launcher:
         runs = [await launcher.launch(free(STUBBORN), run_id=next_id()) for _ in range(3)]

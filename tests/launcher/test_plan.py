@@ -361,6 +361,49 @@ def test_levels_differ_in_network_and_landlock_and_root() -> None:
     }
 
 
+@pytest.mark.parametrize("inside", ["/srv/a", "/srv/a/b"])
+def test_a_mount_inside_of_what_an_agent_writes_to_needs_a_stage(inside: str) -> None:
+    """Where callgate cannot mount, bwrap would follow what a run has left there."""
+    mounts = (MountSpec("/srv", read_only=False), MountSpec(inside))
+    spec = changed(CONTAINED, level="standard", mounts=mounts)
+    bare = changed(ABLE, tmpfs=Capability(False, "no user namespace"))
+
+    assert inside in gaps(spec, bare)["filesystem"]
+    assert planned(spec).sandbox is not None
+
+
+def test_a_mount_beside_what_an_agent_writes_to_needs_none() -> None:
+    mounts = (MountSpec("/srv", read_only=False), MountSpec("/srv2"))
+    spec = changed(CONTAINED, level="standard", mounts=mounts)
+
+    assert planned(spec, changed(ABLE, tmpfs=Capability(False, "no"))).sandbox is not None
+
+
+def test_a_doubt_is_refused_even_where_gaps_are_allowed() -> None:
+    doubtful = changed(PROGRAM, doubts=(("/root/python", "/srv/pyvenv.cfg is in /srv"),))
+    spec = changed(CONTAINED, level="standard", allow_degraded=True)
+
+    decided = plan(spec, ABLE, doubtful)
+
+    assert isinstance(decided, Refusal)
+    assert "/srv/pyvenv.cfg" in decided.gaps["command"]
+
+
+@pytest.mark.parametrize("shown", ["/usr/bin/python3", "/bin/sh", "/srv/x"])
+def test_a_doubt_about_what_is_shown_anyway_is_none(shown: str) -> None:
+    doubtful = changed(PROGRAM, doubts=((shown, "a run may have written it"),))
+    spec = changed(CONTAINED, level="standard", mounts=(MountSpec("/srv"),))
+
+    assert isinstance(plan(spec, ABLE, doubtful), LaunchPlan)
+
+
+def test_sockets_that_come_later_are_told_where_the_kernel_does_not_refuse_them() -> None:
+    spec = changed(CONTAINED, level="standard", mounts=(MountSpec("/srv"),))
+
+    assert "after the launch" in planned(spec).effective["filesystem"].reason
+    assert planned(spec, changed(ABLE, landlock_abi=9)).effective["filesystem"].reason == ""
+
+
 def test_at_level_strict_every_mount_is_read_only() -> None:
     mounts = (MountSpec("/srv/a", read_only=False), MountSpec("/srv/b"))
     strict = planned(changed(CONTAINED, level="strict", mounts=mounts)).sandbox

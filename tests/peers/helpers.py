@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.limits.deadlines import FINE_NS
 from callgate.peers import hub as hub_module
-from callgate.peers import mcp_agent, mcp_caller, offer, runtime_agent
+from callgate.peers import mcp_agent, mcp_caller, offer, quota_wait, runtime_agent
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
 from callgate.peers.mcp_caller import McpClientPeer
@@ -53,7 +53,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 1_000_000 * MS
         modules = (router_module, engine_module, timer_module, hub_module, mcp_agent)
-        for module in (*modules, mcp_caller, offer, runtime_agent):
+        for module in (*modules, mcp_caller, offer, quota_wait, runtime_agent):
             monkeypatch.setattr(module, "monotonic_ns", self.read)
 
     def read(self) -> int:
@@ -82,12 +82,11 @@ class Pipe:
         else:
             self.writes.append(b"".join([*first, *frames]))
 
-    def withdraw(self, frame: bytes) -> bool:
+    def withdraw(self, head: bytes) -> bytes | None:
         for position, waiting in enumerate(self.waiting):
-            if waiting is frame:
-                del self.waiting[position]
-                return True
-        return False
+            if waiting.startswith(head):
+                return self.waiting.pop(position)
+        return None
 
     def open(self) -> None:
         self.shut = False
@@ -128,12 +127,20 @@ class Rig:
     def client(self, *messages: Message | bytes) -> None:
         """The client writes, and the gate reads it at once."""
         self.caller.receive(lines(*messages, blanks=self.blanks))
+        self._take_all_turns()
         self.hub.flush()
 
     def agent(self, *messages: Message | bytes) -> None:
         """The agent writes, and the gate reads it at once."""
         self.peer.receive(lines(*messages, blanks=self.blanks))
+        self._take_all_turns()
         self.hub.flush()
+
+    def _take_all_turns(self) -> None:
+        for turns in (self.caller.turns, self.peer.turns):
+            while turns.waiting:
+                self.hub.flush()
+                turns.go_on(self.clock.now_ns)
 
     def to_agent(self) -> list[Message]:
         """What the agent was sent since the last look."""
@@ -186,7 +193,7 @@ class Rig:
         """No fault, and nothing is left of any call."""
         assert self.faults == []
         assert self.caller.in_flight == {}
-        assert self.caller._others == 0
+        assert self.caller.others == 0
         assert self.peer.pending == {}
         assert_nothing_is_left(self.router)
 

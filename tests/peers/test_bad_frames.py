@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from callgate.audit.merge import PER_SECOND
-from callgate.peers.hub import FRAME_TIMEOUT_NS, MERGE_NS
+from callgate.peers.hub import FRAME_TIMEOUT_NS
+from callgate.router.recorder import MERGE_WINDOW_NS
 from tests.peers.helpers import (
     MS,
     answer,
@@ -332,7 +333,7 @@ async def test_a_flood_of_rejected_frames_becomes_few_records_with_a_count(
     async with rig(tmp_path, clock) as gate:
         gate.agent(*[b"noise\n"] * 5_000)
 
-        gate.pass_ms(MERGE_NS / MS)
+        gate.pass_ms(MERGE_WINDOW_NS / MS)
 
         assert gate.hub.rejected == {"json": 5_000}
     lines = audit_lines(tmp_path / "audit")

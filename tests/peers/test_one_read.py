@@ -567,6 +567,10 @@ async def play(
     return to_client, to_agent, told(folder), (left, stats)
 
 
+TIMES = ("asked_us", "first_us", "last_us")
+"""Of the wall's clock, whose distance from the other one is measured anew by each log."""
+
+
 def told(folder: Path) -> tuple[list[Any], list[Any]]:
     """The audit's story of each call, and all else.
 
@@ -575,7 +579,7 @@ def told(folder: Path) -> tuple[list[Any], list[Any]]:
     stories: dict[str, list[Any]] = {}
     others = []
     for line in audit_lines(folder / "audit"):
-        for member in ("seq", "ts", "hash", "prev", "segment", "policy"):
+        for member in ("seq", "ts", "hash", "prev", "segment", "policy", *TIMES):
             line.pop(member, None)
         if "request_id" in line:
             stories.setdefault(line.pop("request_id"), []).append(line)

@@ -84,7 +84,7 @@ async def test_no_secret_of_an_mcp_peer_is_written(
         gate.client(call("last", canary.secret))
         shown = counters(gate)
 
-    assert len(audit(tmp_path).splitlines()) > 20
+    assert len(audit(tmp_path).splitlines()) >= 20  # a secret that is no tool's name is not sent
     assert leaks([canary], audit(tmp_path)) == {}
     assert leaks([canary], shown) == {}
 

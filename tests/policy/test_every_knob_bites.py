@@ -128,6 +128,7 @@ ELSEWHERE = {
         "containment.cgroup_parent": "/sys/fs/cgroup/agents",
         "containment.mounts[].path": "a",
         "containment.mounts[].read_only": True,
+        "containment.mounts[].sockets": True,
         "containment.allow_degraded": True,
         "containment.monitor_interval": "9s",
         "containment.kill_grace": "9s",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from callgate.protocol import members as members_module
 from callgate.protocol.members import MAX_KEY_CHARS, MAX_MEMBERS, Known, elements, fold, walk
 from callgate.protocol.problem import ProtocolError, Reason
 
@@ -134,6 +135,50 @@ def test_a_key_that_resembles_one_of_ours_is_refused(key: str) -> None:
 @pytest.mark.parametrize("key", ["names", "nam", "title", "meta", "n\u00e4me", "\u043dame"])
 def test_a_key_that_resembles_none_of_ours_passes(key: str) -> None:
     assert list(walk(json.dumps({key: 1}).encode(), KNOWN)) == [key]
+
+
+@given(st.text(), st.sampled_from(["name", "NAME", "_meta", "progressToken"]), st.text())
+def test_whatever_folds_to_one_of_ours_is_seen_as_its_double(
+    before: str, key: str, after: str
+) -> None:
+    for text in (before + key + after, "".join(f"{char}{before}" for char in key)):
+        if fold(text) in {fold(known) for known in KNOWN.keys}:
+            assert KNOWN.resembled_by(text)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "\ufdfa" * MAX_KEY_CHARS,
+        "\u200b" * 900 + "\ufdfa" * 100,
+        "name\0" + "\ufdfa" * 900,
+        "".join(map(chr, range(0x4E00, 0x4E00 + MAX_KEY_CHARS))),
+        "".join(map(chr, range(0xF0000, 0xF0000 + MAX_KEY_CHARS))),
+    ],
+)
+def test_a_key_costs_no_more_folding_than_the_longest_of_ours(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded: list[str] = []
+    real = members_module.fold
+
+    def counted(text: str) -> str:
+        folded.append(text)
+        return real(text)
+
+    monkeypatch.setattr(members_module, "fold", counted)
+    monkeypatch.setattr(members_module, "_fold_short", counted)
+
+    KNOWN.resembled_by(key)
+
+    assert sum(map(len, folded)) <= max(map(len, KNOWN.keys)) + 1
+
+
+@pytest.mark.parametrize("around", ["\u200b", "\u00ad", "\U000f0000", "\ufe0f", "\u3000", "\u00a8"])
+def test_a_long_key_of_what_nobody_sees_is_still_a_double(around: str) -> None:
+    key = "".join(f"{around * 200}{char}" for char in "name")
+
+    assert KNOWN.resembled_by(key)
 
 
 @given(st.text())

@@ -169,11 +169,6 @@ async def test_no_way_in_waits_longer_for_a_quota_than_the_call_may_take(
             await asyncio.wait([asked])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="waiting for a quota is written five times, and this one begins on its old lane (N16)",
-)
 async def test_a_call_that_waited_for_its_quota_obeys_the_policy_in_force(
     tmp_path: Path, slow_store: SlowStore
 ) -> None:

@@ -3,6 +3,12 @@
 IO, blocking but short. A sandbox shows nothing that is not listed, so a virtual environment
 must be shown with the interpreter that it links to. Only prefixes that are known to be one
 language's installation are shown whole. The parent of any `bin` could be a home directory.
+
+A link, a `#!` line, a `pyvenv.cfg` or a directory that a run can write to (`places`) may have
+been written by a run, to have something of the host shown to the next. So what was found
+through one is a *doubt*: it is never bound, and the plan refuses the launch unless the policy
+or the system shows it anyway. Whatever is not a doubt was decided by files that no run can
+change, so it may be looked up anew at each launch.
 """
 
 from __future__ import annotations
@@ -14,9 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from callgate.launcher.plan.capabilities import Command
+from callgate.launcher.warden.safe_path import UnsafePath, open_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from callgate.launcher.host.places import Places
 
 _MAX_STEPS = 40
 """The kernel's own limit for the links of one path."""
@@ -24,7 +33,9 @@ _SHEBANG_BYTES = 256
 """As many as the kernel reads of a `#!` line."""
 
 
-def find(word: str, environ: Mapping[str, str], cwd: str | None) -> Command | None:
+def find(
+    word: str, environ: Mapping[str, str], cwd: str | None, places: Places | None = None
+) -> Command | None:
     """Return the program that a command's first word names, as the agent's own PATH finds it."""
     if "/" in word:
         path = str(Path(cwd or Path.cwd()) / word)
@@ -34,29 +45,64 @@ def find(word: str, environ: Mapping[str, str], cwd: str | None) -> Command | No
     if found is None:
         return None
     path = str(Path(found).absolute())
-    reaches = tuple(_reaches(Path(path), environ))
-    return Command(path, reaches, all(_is_open(Path(each)) for each in reaches))
+    needed = _reaches(Path(path), environ, dict(places or {}))
+    reaches = tuple(each for each, doubt in needed.items() if doubt is None)
+    doubts = tuple((each, doubt) for each, doubt in needed.items() if doubt is not None)
+    return Command(path, reaches, all(_is_open(Path(each)) for each in needed), doubts)
 
 
-def _reaches(path: Path, environ: Mapping[str, str]) -> dict[str, None]:
-    """Ordered and without repetition."""
-    found: dict[str, None] = {}
-    waiting = [path]
+def _reaches(path: Path, environ: Mapping[str, str], places: Places) -> dict[str, str | None]:
+    """Return what the program needs, each with what is doubtful about it; ordered."""
+    found: dict[str, str | None] = {}
+    waiting: list[tuple[Path, str | None]] = [(path, None)]
     for _ in range(_MAX_STEPS):
         if not waiting:
             break
-        each = waiting.pop()
+        each, doubt = waiting.pop()
         if not os.path.lexists(each):
             continue
+        doubt = doubt or _doubt(each.parent if each.is_symlink() else each, places)
         prefix = _prefix(each)
-        found[str(prefix or each)] = None
-        if prefix is not None:
-            waiting += _home(prefix)
-        if each.is_symlink():
-            waiting.append(Path(os.path.normpath(each.parent / each.readlink())))
+        if prefix is None:
+            found.setdefault(str(each), doubt)
         else:
-            waiting += _interpreter(each, environ)
+            evidence = (prefix / "pyvenv.cfg", prefix / "lib")
+            doubtful = [_doubt(file, places) for file in evidence if os.path.lexists(file)]
+            doubt = doubt or next((why for why in doubtful if why is not None), None)
+            found.setdefault(str(prefix), doubt)
+            waiting += [(python, doubt) for python in _home(prefix)]
+        if each.is_symlink():
+            waiting.append((Path(os.path.normpath(each.parent / each.readlink())), doubt))
+        else:
+            waiting += [(named, doubt) for named in _interpreter(each, environ)]
     return found
+
+
+def _doubt(path: Path, places: Places) -> str | None:
+    """Return how a run could have changed what is at a path; None if it could not."""
+    if not places:
+        return None
+    try:
+        opened = open_path(str(path), places)
+    except UnsafePath as error:
+        return f"{error.filename} is {error.strerror}"
+    except OSError:
+        return f"{path} cannot be looked at"
+    try:
+        status = os.fstat(opened.fd)
+    finally:
+        os.close(opened.fd)
+    if opened.written is not None:
+        return f"{path} is in {opened.written}, which agents can write to"
+    linked = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    if linked and _may_be_written(status) and any(device == status.st_dev for device, _ in places):
+        return f"{path} has another name (a hard link), which may be where agents can write"
+    return None
+
+
+def _may_be_written(status: os.stat_result) -> bool:
+    """Return whether another than root may write to a file."""
+    return status.st_uid != 0 or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _is_open(path: Path) -> bool:

@@ -9,13 +9,12 @@ it does, so it is run once, as the user that agents will be.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import msgspec
 
-from callgate.launcher.host import seccomp, trial
+from callgate.launcher.host import helper_program, seccomp, trial
 from callgate.launcher.host.lean_process import interpreter
 from callgate.launcher.plan import bwrap
 from callgate.launcher.plan.capabilities import UID_RANGES, Capability, Host, mapped_range
@@ -58,11 +57,12 @@ def with_sandbox(host: Host) -> Host:
     if host.platform != "linux":
         absent = Capability(False, f"there is no bwrap on {host.platform}")
         return msgspec.structs.replace(host, bwrap=absent, tmpfs=absent, seccomp=absent)
-    path = shutil.which("bwrap")
-    if path is None:
-        boxed = tmpfs = Capability(False, "bwrap is not installed (package bubblewrap)")
+    helper = helper_program.bwrap()
+    if not helper.path:
+        reason = helper.fault or "bwrap is not installed (package bubblewrap)"
+        boxed = tmpfs = Capability(False, reason)
     else:
-        boxed = trial.sandbox(host, path)
+        boxed = trial.sandbox(host, helper.fd)
         tried = trial.act("tmpfs")
         tmpfs = Capability(tried.ok, f"no tmpfs of one's own: {tried.reason}" * (not tried.ok))
     try:
@@ -73,7 +73,7 @@ def with_sandbox(host: Host) -> Host:
     return msgspec.structs.replace(
         host,
         bwrap=boxed,
-        bwrap_path=path or "bwrap",
+        bwrap_path=helper.path,
         tmpfs=tmpfs,
         seccomp=filtered,
         landlock_abi=landlock.abi() if libc.available else 0,

@@ -52,8 +52,9 @@ def act(name: str, uid: int | None = None, join: Collection[int] = (), stdin: by
     )
 
 
-def sandbox(host: Host, path: str) -> Capability:
+def sandbox(host: Host, bwrap_fd: int) -> Capability:
     """Run bwrap as the user that agents will be; return whether it left every namespace of ours."""
+    path = f"/proc/self/fd/{bwrap_fd}"
     links = [Path("/proc/self/ns") / name for name in NAMESPACES]
     options = [f"--unshare-{name}" for name in (*bwrap.NAMESPACES, "net")]
     options += ["--disable-userns", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
@@ -62,9 +63,10 @@ def sandbox(host: Host, path: str) -> Capability:
     for target in (each for each in bwrap.ROOT_LINKS if each in host.root_paths):
         options += ["--ro-bind", target, target]
     command = [path, *options, "--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/readlink"]
-    done = run([*command, *map(str, links)], uid=DROP_ID if host.uid == 0 else None)
+    uid = DROP_ID if host.uid == 0 else None
+    done = run([*command, *map(str, links)], uid=uid, pass_fds=(bwrap_fd,))
     if isinstance(done, str):
-        return Capability(False, done)
+        return Capability(False, done.replace(path, host.bwrap_path))
     if done.returncode != 0:
         why = done.stderr.decode("utf-8", "replace").strip()[-_MAX_REASON_CHARS:]
         return Capability(False, why or f"bwrap ended with {done.returncode}")

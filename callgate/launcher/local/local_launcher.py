@@ -11,17 +11,19 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from callgate.launcher import limit_message
-from callgate.launcher.host import cgroup, command, survey
+from callgate.launcher.host import cgroup, command, helper_program, places, survey
 from callgate.launcher.local import run_resources, warden_job, workspace
 from callgate.launcher.local.local_run import LocalRun
 from callgate.launcher.local.monitor import Monitor
 from callgate.launcher.local.run_resources import RunResources
 from callgate.launcher.local.stdio import Stdio
 from callgate.launcher.local.warden_client import StepFailed, WardenProcess
+from callgate.launcher.plan import bwrap
 from callgate.launcher.plan.launch_plan import LaunchPlan, Refusal, plan
 from callgate.launcher.protocol import LaunchRefused, gaps_text
 from callgate.launcher.warden.shim import describe
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from callgate.errors import LimitInfo
+    from callgate.launcher.host.places import Places
     from callgate.launcher.plan.capabilities import Host
     from callgate.launcher.protocol import Run
     from callgate.model import LaunchSpec
@@ -59,6 +62,8 @@ class LocalLauncher:
         self._closed = asyncio.Event()
         self._runs: dict[str, LocalRun] = {}
         self._monitor = Monitor()
+        self._places: Places = {}
+        self._adding_places = threading.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +79,9 @@ class LocalLauncher:
     async def plan(self, spec: LaunchSpec) -> LaunchPlan:
         """Return what a launch of the spec would do; raises `LaunchRefused`."""
         host = await self._survey(spec)
-        found = await asyncio.to_thread(command.find, spec.command[0], self._environ, spec.cwd)
+        await asyncio.to_thread(self._add_places, spec)
+        asked = (spec.command[0], self._environ, spec.cwd, self._places)
+        found = await asyncio.to_thread(command.find, *asked)
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="command")
@@ -126,6 +133,20 @@ class LocalLauncher:
         self._runs.clear()
         await self._monitor.aclose()
 
+    def _add_places(self, spec: LaunchSpec) -> None:
+        """Add the agent's writable mounts; refuse what would let a run change what we execute."""
+        with self._adding_places:  # plans are made in threads, for many agents at once
+            try:
+                places.add(self._places, spec)
+            except OSError as error:
+                raise _refused(spec.agent, error, "mounts") from None
+            if not self._places or spec.level == "privileged":
+                return
+            fault = helper_program.find_written(self._places, self._root)
+        if fault is not None:
+            gaps = {"mounts": f"{fault}: mount less of it, or read-only"}
+            raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="mounts")
+
     async def _survey(self, spec: LaunchSpec) -> Host:
         """Return the host, looked at as far as the spec needs, and only once."""
         async with self._surveying:
@@ -166,7 +187,8 @@ class LocalLauncher:
             raise TypeError("only a run of this launcher can be resumed")
         before = paused.plan
         parts = (before.sandbox, before.workspace, before.drop)
-        if parts != (decided.sandbox, decided.workspace, decided.drop):
+        same = parts == (decided.sandbox, decided.workspace, decided.drop)
+        if not same or bwrap.needs_fresh_workspace(decided.sandbox):
             _LOG.warning("agent %s begins anew: its containment has changed", decided.agent)
             await paused.discard()
             self._runs.pop(paused.run_id, None)
@@ -199,7 +221,9 @@ class LocalLauncher:
     ) -> LocalRun:
         assert self._host is not None  # noqa: S101  # the plan was made from it
         token = secrets.token_urlsafe(TOKEN_BYTES) if spec.protocol == "runtime" else None
-        inputs = warden_job.JobInputs(self._host, self._environ, held.directory, held.group, token)
+        known = tuple(self._places)
+        holds = (held.directory, held.group, token, held.mark, known)
+        inputs = warden_job.JobInputs(self._host, self._environ, *holds)
         stdio: Stdio | None = None
         beside: dict[str, int] = {}
         try:

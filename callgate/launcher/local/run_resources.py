@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from callgate.launcher.host import cgroup
 from callgate.launcher.local import workspace
 from callgate.launcher.local.local_run import Resources
+from callgate.launcher.plan.environment import RUN_VARIABLE
 from callgate.launcher.warden import leftovers, tree
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from callgate.launcher.plan.launch_plan import LaunchPlan
 
 
+MARK_BYTES = 16
+"""Nobody else's environment has it by chance."""
+
+
 class RunResources(Resources):
     """Handed on when a run is paused and another resumes it."""
 
@@ -41,6 +47,8 @@ class RunResources(Resources):
         self.warden = warden
         self.directory = directory
         self.group = group
+        self.mark = secrets.token_hex(MARK_BYTES)
+        """In the environment of an uncontained agent, and of what it starts."""
 
     @property
     def exited(self) -> asyncio.Future[Exit]:
@@ -92,6 +100,7 @@ class RunResources(Resources):
             for pid in tree.session(self.warden.agent):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+        tree.kill_marked(f"{RUN_VARIABLE}={self.mark}".encode())
         if self.group is not None:
             self.group.kill()
             self.group.remove()

@@ -14,17 +14,18 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from callgate.launcher.host import seccomp
+from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from callgate.launcher.host.cgroup import Group
     from callgate.launcher.local.workspace import RunDirectory
+    from callgate.launcher.plan.bwrap import Bind, Sandbox
     from callgate.launcher.plan.capabilities import Host
     from callgate.launcher.plan.launch_plan import LaunchPlan
     from callgate.model import LaunchSpec
@@ -56,6 +57,9 @@ class JobInputs(NamedTuple):
     directory: RunDirectory | None
     group: Group | None
     token: str | None
+    mark: str
+    places: Collection[tuple[int, int]] = ()
+    """What runs can write to: links in there are not followed."""
 
 
 def make(
@@ -64,6 +68,7 @@ def make(
     """Return the message, and descriptors that go with it; the caller closes these afterwards."""
     join, shown = ({}, {}) if inputs.group is None else inputs.group.join_handles()
     keep = {} if inputs.group is None else inputs.group.kill_handles()
+    program: dict[str, int] = {}
     directory = inputs.directory
     if directory is not None:
         keep |= {name: os.dup(fd) for name, fd in directory.locks().items()}
@@ -91,7 +96,8 @@ def make(
     }
     if plan.sandbox is not None and directory is not None:
         _sandbox(job, plan, inputs, directory)
-    return job, {**join, **keep}
+        program["program"] = os.dup(helper_program.bwrap().fd)
+    return job, {**join, **keep, **program}
 
 
 def _sandbox(
@@ -100,25 +106,30 @@ def _sandbox(
     """Put bwrap in front of the agent, and our last step between them."""
     sandbox, workspace, host = plan.sandbox, plan.workspace, inputs.host
     assert sandbox is not None  # noqa: S101  # asked by the caller
-    staged = host.uid == 0
-    sources = [bind.path for bind in sandbox.binds] if staged else []
-    places = {path: f"{warden_mounts.STAGE}/{number}" for number, path in enumerate(sources)}
-    place = f"{warden_mounts.STAGE}/{len(sources)}" if staged else str(directory.workspace)
+    staged = sandbox.staged
+    stage = warden_mounts.STAGE
+    place = f"{stage}/{warden_mounts.WORKSPACE}" if staged else str(directory.workspace)
     tmpfs = workspace is not None and workspace.tmpfs
     owner = _owner(plan, directory)
-    if not staged:
+    if host.uid != 0:
         job["rlimits"] += _shares()
+    searched = [bind.path for bind in sandbox.binds if bind.searched]
     # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
-    if staged or tmpfs or host.tmpfs.present:
+    namespace = staged or tmpfs or host.tmpfs.present
+    if namespace or searched:
         job["mounts"] = {
+            "namespace": namespace,
             "workspace": str(directory.workspace) if tmpfs else None,
             "options": _tmpfs_options(plan),
             "directories": list(PARTS),
             "owner": owner,
             "stage": str(directory.stage) if staged else None,
-            "sources": [*sources, str(directory.workspace)],
+            "shared": str(directory.workspace),
+            "trees": _trees(sandbox) if staged else [],
+            "searched": [] if staged else searched,
+            "places": [list(place) for place in inputs.places],
             "unmount": [
-                *([warden_mounts.STAGE, str(directory.stage)] if staged else []),
+                *([stage, str(directory.stage)] if staged else []),
                 *([str(directory.workspace)] if tmpfs else []),
             ],
         }
@@ -128,7 +139,7 @@ def _sandbox(
         "seccomp": seccomp.program() if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
     }
-    job["args"] = bwrap.arguments(sandbox, places, place)
+    job["args"] = bwrap.arguments(sandbox, place, stage)
     last = [host.interpreter, "-I", "-S", "-c", _BOOT, "{inside}", "{stderr}"]
     job["argv"] = [host.bwrap_path, "--args", "{args}", "--", *last]
     job["cwd"] = "/"
@@ -157,6 +168,25 @@ def _owner(plan: LaunchPlan, directory: RunDirectory | None) -> list[int] | None
     return [user.uid, user.gid]
 
 
+def _trees(sandbox: Sandbox) -> list[dict[str, Any]]:
+    """Return what the warden assembles: the two parts of the workspace, then what is bound."""
+    found = []
+    for tree in bwrap.trees(sandbox.binds):
+        root = tree.bind.path.rstrip("/")
+        parts = [_part(part, part.path[len(root) + 1 :]) for part in tree.parts]
+        found.append({**_part(tree.bind, ""), "parts": parts})
+    return found
+
+
+def _part(bind: Bind, below: str) -> dict[str, Any]:
+    return {
+        "source": bind.path,
+        "below": below,
+        "writable": bind.writable,
+        "searched": bind.searched,
+    }
+
+
 def _tmpfs_options(plan: LaunchPlan) -> str:
     options = ["mode=711"]
     workspace = plan.workspace
@@ -182,7 +212,13 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
     landlock = None if sandbox is None else sandbox.landlock
     rules = None
     if landlock is not None:
-        rules = (landlock.abi, list(landlock.writable), landlock.tcp, landlock.scoped)
+        rules = (
+            landlock.abi,
+            list(landlock.writable),
+            landlock.tcp,
+            landlock.scoped,
+            list(landlock.sockets),
+        )
     step = {
         "argv": list(plan.argv),
         "landlock": rules,
@@ -211,6 +247,9 @@ def _environment(spec: LaunchSpec, plan: LaunchPlan, inputs: JobInputs) -> dict[
     elif inputs.directory is not None and plan.workspace is not None:
         seen = str(_files(inputs.directory.workspace))
     env = environment.build(spec, inputs.environ, seen, plan.argv[0])
+    if plan.sandbox is None and inputs.group is None:
+        # Nothing else tells what is of this run if its warden is killed.
+        env[environment.RUN_VARIABLE] = inputs.mark
     if inputs.token is not None:
         env[environment.TOKEN_VARIABLE] = inputs.token
     return env

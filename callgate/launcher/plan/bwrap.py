@@ -8,7 +8,7 @@ everybody can read.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import posixpath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from callgate.launcher.plan.capabilities import Command, Host
-    from callgate.model import LaunchSpec, Level
+    from callgate.model import LaunchSpec, Level, MountSpec
 
 ROOT_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Links into /usr on merged systems; directories of their own elsewhere."""
@@ -45,6 +45,9 @@ TCP_ABI = 4
 SCOPE_ABI = 6
 """The version that can keep abstract sockets and signals of others away."""
 
+SOCKETS_ABI = 9
+"""The version that can keep sockets that have a path away (Linux 7.1)."""
+
 TcpRule = Literal["free", "connect", "none"]
 _TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
 """At `standard` a network namespace of its own is enough, and its own loopback is useful."""
@@ -55,6 +58,21 @@ class Bind(msgspec.Struct, frozen=True, gc=False):
 
     path: str
     writable: bool = False
+    sockets: bool = False
+    """Sockets below it may be connected to."""
+    searched: bool = False
+    """Sockets, FIFOs and devices below it are found at the launch, and hidden."""
+
+
+class Tree(msgspec.Struct, frozen=True, gc=False):
+    """A bind that no other is above, and those that are mounted inside of it, parents first.
+
+    An earlier run may have put links where the inner ones belong, and bwrap would follow
+    them. So the warden assembles a tree, part by part, and bwrap binds the whole.
+    """
+
+    bind: Bind
+    parts: tuple[Bind, ...]
 
 
 class LandlockPlan(msgspec.Struct, frozen=True):
@@ -65,6 +83,8 @@ class LandlockPlan(msgspec.Struct, frozen=True):
     tcp: TcpRule
     scoped: bool
     """No abstract sockets of, and no signals to, processes outside."""
+    sockets: tuple[str, ...] = ()
+    """Where sockets of others may be connected to, for a kernel that asks (`SOCKETS_ABI`)."""
 
 
 class Sandbox(msgspec.Struct, frozen=True):
@@ -76,6 +96,8 @@ class Sandbox(msgspec.Struct, frozen=True):
     cwd: str
     landlock: LandlockPlan | None
     seccomp: bool
+    staged: bool = False
+    """The warden mounts everything that is bound in a place of its own, by descriptor."""
 
 
 def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) -> Sandbox:
@@ -87,37 +109,96 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
     reaches = [*command.reaches, host.interpreter_prefix]
     binds = {path: Bind(path) for path in (*root, *reaches)}
     for mount in spec.mounts:
-        path = str(PurePosixPath(mount.path))
-        binds[path] = Bind(path, not mount.read_only and spec.level != "strict")
+        path = place_of(mount)
+        writable = not mount.read_only and spec.level != "strict"
+        binds[path] = Bind(path, writable, mount.sockets, searched=not mount.sockets)
     kept = _without_covered(binds)
-    writable_paths = tuple(bind.path for bind in kept if bind.writable)
-    landlock = landlock_plan(spec.level, host.landlock_abi, writable_paths)
     return Sandbox(
         network=spec.level == "network",
         binds=kept,
         links=tuple(sorted(host.root_links.items())),
         cwd=spec.cwd or WORKSPACE,
-        landlock=landlock,
+        landlock=landlock_plan(spec.level, host.landlock_abi, kept),
         seccomp=seccomp,
+        staged=bool(spec.mounts and can_stage(host)) or host.uid == 0,
     )
 
 
-def landlock_plan(level: Level, abi: int, writable: tuple[str, ...]) -> LandlockPlan | None:
+def find_doubt(
+    spec: LaunchSpec, host: Host, command: Command, sandbox: Sandbox | None
+) -> str | None:
+    """Return why the command cannot be run: a run may have chosen a part of it."""
+    if sandbox is None:
+        # On the host any path is as good as another; only a search can be led astray.
+        searched = "/" not in spec.command[0] and command.doubts
+        return f"{command.doubts[0][1]}: name it by its whole path" if searched else None
+    shown = [*(bind.path for bind in sandbox.binds), *host.root_links]
+    for path, why in command.doubts:
+        if not any(is_below(path, each) for each in shown):
+            return f"{path} is not shown, because {why}: mount it, or keep the program elsewhere"
+    return None
+
+
+def place_of(mount: MountSpec) -> str:
+    """Return a mount's path in one spelling: no `..`, no slash too many."""
+    path = posixpath.normpath(mount.path)
+    return f"/{path.lstrip('/')}" if path.startswith("/") else path  # `//` is a root of its own
+
+
+def can_stage(host: Host) -> bool:
+    """Return whether the warden can mount: as root, or in a user namespace of its own."""
+    return host.uid == 0 or host.tmpfs.present
+
+
+def unsafe_mounts(spec: LaunchSpec) -> list[str]:
+    """Return the mounts that are inside of what a run can write to: they need a stage."""
+    if spec.level == "strict":
+        return []
+    places = [place_of(each) for each in spec.mounts if not each.read_only]
+    paths = [place_of(each) for each in spec.mounts]
+    inside = (path for path in paths if any(is_below(path, at) and path != at for at in places))
+    return list(dict.fromkeys(inside))
+
+
+def needs_fresh_workspace(plan: Sandbox | None) -> bool:
+    """Return whether bwrap mounts in the agent's files, where a paused run has left links."""
+    if plan is None or plan.staged:
+        return False
+    return any(is_below(bind.path, at) for bind in plan.binds for at in (WORKSPACE, TEMPORARY))
+
+
+def trees(binds: Iterable[Bind]) -> tuple[Tree, ...]:
+    """Return the binds as trees; the first two are the workspace and the agent's `/tmp`."""
+    found: dict[str, tuple[Bind, list[Bind]]] = {
+        path: (Bind(path, writable=True), []) for path in (WORKSPACE, TEMPORARY)
+    }
+    for bind in binds:
+        above = next((path for path in found if is_below(bind.path, path)), None)
+        if above is None:
+            found[bind.path] = bind, []
+        else:
+            found[above][1].append(bind)
+    return tuple(Tree(bind, tuple(parts)) for bind, parts in found.values())
+
+
+def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan | None:
     """Return the rules of a level, as far as the kernel knows them."""
     if abi == 0:
         return None
     tcp: TcpRule = "free"
     if abi >= TCP_ABI:
         tcp = _TCP_RULES.get(level, "free")
+    writable = [bind.path for bind in binds if bind.writable]
+    sockets = tuple(bind.path for bind in binds if bind.sockets)
     places = (WORKSPACE, TEMPORARY, "/dev", *writable)
-    return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI)
+    return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI, sockets=sockets)
 
 
-def arguments(plan: Sandbox, sources: Mapping[str, str], workspace: str) -> list[str]:
+def arguments(plan: Sandbox, workspace: str, stage: str) -> list[str]:
     """Return options of bwrap; words in braces are descriptors, filled in by the shim.
 
-    `sources` says where a path is to be found if not at itself (the stage), and `workspace`
-    is the directory with the agent's files and its `/tmp`.
+    `workspace` is the directory with the agent's files and its `/tmp`. In `stage` the trees
+    of a staged sandbox are found by their numbers.
     """
     words = [f"--unshare-{name}" for name in NAMESPACES]
     words += [] if plan.network else ["--unshare-net"]
@@ -131,9 +212,14 @@ def arguments(plan: Sandbox, sources: Mapping[str, str], workspace: str) -> list
         words += ["--ro-bind-data", f"{{{name}}}", f"/etc/{name}"]
     words += ["--bind", f"{workspace}/files", WORKSPACE, "--bind", f"{workspace}/tmp", TEMPORARY]  # noqa: S108
     # After /tmp, so that a mount below it is not covered.
-    for bind in plan.binds:
-        option = "--bind" if bind.writable else "--ro-bind"
-        words += [option, sources.get(bind.path, bind.path), bind.path]
+    for number, tree in enumerate(trees(plan.binds)[2:] if plan.staged else ()):
+        # A tree that is writable in parts comes with the others read-only already.
+        option = (
+            "--bind" if any(each.writable for each in (tree.bind, *tree.parts)) else "--ro-bind"
+        )
+        words += [option, f"{stage}/{number}", tree.bind.path]
+    for bind in () if plan.staged else plan.binds:
+        words += ["--bind" if bind.writable else "--ro-bind", bind.path, bind.path]
     words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", plan.cwd]
     if plan.seccomp:
         words += ["--seccomp", "{seccomp}"]
@@ -162,7 +248,7 @@ def _without_covered(binds: Mapping[str, Bind]) -> tuple[Bind, ...]:
     for path in sorted(binds, key=lambda path: path.rstrip("/").count("/")):
         bind = binds[path]
         above = _nearest(path, kept)
-        if above is None or above.writable != bind.writable:
+        if above is None or above.writable != bind.writable or (bind.sockets and above.searched):
             kept.append(bind)
     return tuple(kept)
 

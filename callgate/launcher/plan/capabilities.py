@@ -59,7 +59,8 @@ class Host(msgspec.Struct, frozen=True):
     warden: Capability = Capability(True)
     cgroups: Cgroups = Cgroups()
     bwrap: Capability = Capability(False, "not looked for")
-    bwrap_path: str = "bwrap"
+    bwrap_path: str = "/usr/bin/bwrap"
+    """Empty if there is none that can be trusted."""
     tmpfs: Capability = Capability(False, "not looked for")
     """A tmpfs of our own, with a size and a number of files."""
     seccomp: Capability = Capability(False, "not looked for")
@@ -88,3 +89,5 @@ class Command(msgspec.Struct, frozen=True):
     """Files and prefixes that it needs: link targets, a `#!` interpreter, a venv."""
     open: bool = True
     """Whether any user can reach all of them."""
+    doubts: tuple[tuple[str, str], ...] = ()
+    """What it needs as well, but as a run may have decided, and why: never bound."""

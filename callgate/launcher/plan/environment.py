@@ -25,6 +25,8 @@ TEMPORARY = "/tmp"  # noqa: S108  # the sandbox's own
 CHANNEL_VARIABLE = "CALLGATE_CHANNEL_FD"
 TOKEN_VARIABLE = "CALLGATE_SESSION_TOKEN"  # noqa: S105  # a name, not a token
 WORKSPACE_VARIABLE = "CALLGATE_WORKSPACE"
+RUN_VARIABLE = "CALLGATE_RUN"
+"""A name of the run by which its processes are found where no group or sandbox holds them."""
 
 
 def names(spec: LaunchSpec) -> tuple[str, ...] | None:

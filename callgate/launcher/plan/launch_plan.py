@@ -57,6 +57,10 @@ _LANDLOCK_NEEDED: dict[Level, int] = {
 }
 _SECOND_NS = 1_000_000_000
 _HALF = "half of its memory"
+_LATE_SOCKETS = (
+    "a socket that the host makes below a mount after the launch can be connected to: "
+    f"only landlock {bwrap.SOCKETS_ABI} (Linux 7.1) refuses that"
+)
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +139,12 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     gaps = _gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
+    sandbox = None
+    if sandboxed:
+        sandbox = bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
+    doubt = bwrap.find_doubt(spec, host, command, sandbox)
+    if doubt is not None:  # nobody can allow this: it is a hole, not a lack
+        return Refusal({"command": doubt}, effective)
     rlimits = _rlimits(spec, host, workspace)
     late = tuple(limit for limit in rlimits if sandboxed and limit[0] in _LATE)
     watched = ("memory", "pids", "disk", "files", "connections")
@@ -152,9 +162,7 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         late_rlimits=late,
         drop=drop if effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
-        sandbox=bwrap.sandbox(spec, host, command, seccomp=host.seccomp.present)
-        if sandboxed
-        else None,
+        sandbox=sandbox,
         environment=environment.names(spec),
     )
 
@@ -315,10 +323,17 @@ def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
     effects = {"namespaces": boxed, "filesystem": boxed, "network": boxed}
     if spec.level == "network":
         effects["network"] = _NOT_ASKED
-    misplaced = [each.path for each in spec.mounts if not _is_place(each.path)]
+    late = any(not each.sockets for each in spec.mounts) and host.landlock_abi < bwrap.SOCKETS_ABI
+    if late and host.bwrap.present:
+        effects["filesystem"] = Effect("enforced", _LATE_SOCKETS)
+    misplaced = [each.path for each in spec.mounts if not _is_place(bwrap.place_of(each))]
     if misplaced and host.bwrap.present:
         reason = f"{', '.join(misplaced)} cannot be a mount; level privileged shows everything"
         effects["filesystem"] = Effect("absent", reason)
+    inside = [] if bwrap.can_stage(host) else bwrap.unsafe_mounts(spec)
+    if inside and host.bwrap.present:
+        reason = f"{', '.join(inside)} cannot be mounted inside of what the agent writes to: "
+        effects["filesystem"] = Effect("absent", reason + host.tmpfs.reason)
     # Without bwrap nobody loads a filter or runs our last step.
     effects["seccomp"] = _of(host.seccomp) if host.bwrap.present else boxed
     effects["landlock"] = _landlock(spec.level, host) if host.bwrap.present else boxed

@@ -30,8 +30,10 @@ _WRITE = _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 
 """Write, remove both kinds, make directories, files, sockets, pipes and links."""
 _DEVICES = 1 << 6 | 1 << 11
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
-_SINCE = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL))
-_FILE_ONLY = 1 << 0 | _WRITE_FILE | 1 << 2 | _TRUNCATE | _IOCTL
+_SOCKETS = 1 << 16
+"""Connect to a socket that has a path and was made outside of this wall."""
+_SINCE = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL), (9, _SOCKETS))
+_FILE_ONLY = 1 << 0 | _WRITE_FILE | 1 << 2 | _TRUNCATE | _IOCTL | _SOCKETS
 """What a rule about something that is not a directory may speak of."""
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPED = 3
@@ -47,10 +49,13 @@ def abi() -> int:
         return 0
 
 
-def restrict(version: int, writable: Sequence[str], tcp: str, *, scoped: bool) -> None:
+def restrict(
+    version: int, writable: Sequence[str], tcp: str, *, scoped: bool, sockets: Sequence[str] = ()
+) -> None:
     """Let everything be read and only these be written; for good, and for all children.
 
     `tcp` is `free`, `connect` (and listen where the kernel chooses the port) or `none`.
+    `sockets` is where sockets of others may be connected to; one's own always may be.
     """
     files = _READ | _WRITE | _DEVICES
     for since, right in _SINCE:
@@ -60,7 +65,9 @@ def restrict(version: int, writable: Sequence[str], tcp: str, *, scoped: bool) -
     ruleset = call(_CREATE_RULESET, attributes, len(attributes), 0)
     _allow(ruleset, "/", _READ)
     for path in writable:
-        _allow(ruleset, path, files & ~_DEVICES)
+        _allow(ruleset, path, files & ~_DEVICES & ~_SOCKETS)
+    for path in sockets if files & _SOCKETS else ():
+        _allow(ruleset, path, files & _SOCKETS)
     if tcp == "connect":
         rule = struct.pack("QQ", _BIND_TCP, _ANY_FREE_PORT)
         call(_ADD_RULE, ruleset, _NET_PORT, rule, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 
 available = sys.platform == "linux"
@@ -67,6 +68,26 @@ def mount(
         ),
         target,
     )
+
+
+_MOUNT_SETATTR = 442
+_EMPTY_PATH, _RECURSIVE = 0x1000, 0x8000
+_READ_ONLY = 1
+
+
+def bind(source: int, target: int) -> None:
+    """Mount what one descriptor is on what another is, with everything that is mounted below.
+
+    No name is looked at: the links of /proc/self/fd lead to the open files themselves.
+    """
+    mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", flags=MS_BIND | MS_REC)
+
+
+def make_read_only(fd: int) -> None:
+    """Make a mount read-only, with everything that is mounted below; Linux 5.12."""
+    attributes = struct.pack("QQQQ", _READ_ONLY, 0, 0, 0)
+    flags = _EMPTY_PATH | _RECURSIVE
+    call(_MOUNT_SETATTR, fd, b"", flags, attributes, len(attributes))
 
 
 def unmount(target: str) -> None:

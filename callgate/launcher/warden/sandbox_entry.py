@@ -30,8 +30,8 @@ def main(job: dict[str, Any], stderr: int) -> NoReturn:
     stage = "landlock"
     try:
         if job["landlock"] is not None:
-            version, writable, tcp, scoped = job["landlock"]
-            restrict(version, writable, tcp, scoped=scoped)
+            version, writable, tcp, scoped, sockets = job["landlock"]
+            restrict(version, writable, tcp, scoped=scoped, sockets=sockets)
         stage = "rlimit"
         limit(job["rlimits"])
         stage = "stdio"

@@ -67,7 +67,8 @@ def exec_agent(job: Mapping[str, Any], fds: dict[str, int], warden: int) -> NoRe
             env[variable] = numbers[name]
         for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(number, _signal.SIG_DFL)  # Python ignores them, and exec keeps that
-        os.execvpe(argv[0], argv, env)  # noqa: S606  # an argument vector, no shell
+        # bwrap is executed by the descriptor that was checked, whatever its name leads to now.
+        os.execve(fds.get("program", argv[0]), argv, env)  # noqa: S606  # no shell
     except BaseException as error:  # noqa: BLE001  # whatever it is, it must not run on
         failed = error if isinstance(error, Failed) else Failed(stage, describe(error))
         tell(fds["report"], failed.stage, failed.error)

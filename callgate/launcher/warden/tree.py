@@ -11,6 +11,11 @@ import sys
 
 from callgate.launcher.warden.warden_stdlib import ignore_os_error
 
+MARK_LOOKS = 50
+"""A process may fork between two looks; one that always does outruns any number of them."""
+MARK_BYTES = 1 << 20
+"""Of an environment: the kernel allows 128 KiB for a variable, and more for all."""
+
 
 def descendants(root: int) -> list[int]:
     """Return every process below `root`, parents first. Empty where there is no /proc."""
@@ -39,6 +44,28 @@ def session(leader: int) -> list[int]:
     """Return every process of a session."""
     found = [pid for pid, _ in parents()]
     return [pid for pid in found if _session_of(pid) == leader]
+
+
+def kill_marked(variable: bytes) -> None:
+    """Kill every process that was executed with a variable, until there is none.
+
+    One that was executed without it, and is of no session or group of ours, is not found.
+    """
+    for _ in range(MARK_LOOKS):
+        found = [pid for pid, _ in parents() if variable in _environment_of(pid)]
+        for pid in found:
+            with ignore_os_error:
+                os.kill(pid, 9)
+        if not found:
+            return
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # no pathlib here
+            return file.read(MARK_BYTES).split(b"\0")
+    except OSError:
+        return []
 
 
 def _session_of(pid: int) -> int | None:

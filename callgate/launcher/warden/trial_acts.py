@@ -59,11 +59,14 @@ def tmpfs() -> None:
     root, size = warden_mounts.STAGE, SMALL * resource.getpagesize()
     warden_mounts.prepare(
         {
+            "namespace": True,
             "workspace": root,
             "options": f"size={size},nr_inodes={SMALL}",
             "directories": [],
             "owner": None,
             "stage": None,
+            "searched": [],
+            "places": [],
         }
     )
     with open(os.path.join(root, "big"), "wb", buffering=0) as file:

@@ -1,0 +1,74 @@
+"""How deep a frame is nested, told by one linear look before anything recursive reads it.
+
+Pure. Readers of JSON call themselves for each level, here and at whoever gets the frame after us,
+so a gate needs a bound of its own that does not depend on how deep its own stack stands. The
+look never recurses: it drops all but quotes and brackets, then what stands between quotes, and
+counts the rest in blocks. What it sees of a frame that is no JSON may be wrong from the first
+error on, where every reader stops.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+MAX_DEPTH: Final = 256
+"""Arrays and objects inside each other. SDKs' own readers end at 200 to 1,000."""
+
+MAX_PLAIN_BYTES: Final = 2 * MAX_DEPTH
+"""What nests deeper needs more: each level has an end, too."""
+
+_BLOCK: Final = 8
+"""Brackets that are looked up at once: so few that all sorts of blocks are remembered."""
+_KEPT: Final = b'"[]{}'
+_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
+_AS_ARRAYS: Final = bytes.maketrans(b"{}", b"[]")
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Return True if the frame `data` has more than `MAX_DEPTH` levels."""
+    if len(data) <= MAX_PLAIN_BYTES or not _has_many(data):
+        return False
+    if b'\\"' in data:
+        # A run of backslashes is pairs from its left, and what is left of it is for the quote.
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    data = data.translate(_AS_ARRAYS, _OTHERS)
+    # Two quotes side by side have nothing between them that counts, inside a string or out.
+    outside = data.replace(b'""', b"").split(b'"')[::2]
+    brackets = b"".join(outside)
+    depth = 0
+    for start in range(0, len(brackets), _BLOCK):
+        rise, height = _climb(brackets[start : start + _BLOCK])
+        if depth + height > MAX_DEPTH:
+            return True
+        depth += rise
+    return False
+
+
+def _has_many(data: bytes) -> bool:
+    """Return True if there are more than `MAX_DEPTH` opening brackets, inside strings or out.
+
+    A search stops at the next one: most frames have a few, far apart.
+    """
+    left = MAX_DEPTH
+    for bracket in (b"{", b"["):
+        position = data.find(bracket)
+        while position >= 0:
+            if not left:
+                return True
+            left -= 1
+            position = data.find(bracket, position + 1)
+    return False
+
+
+@lru_cache(2 << _BLOCK)
+def _climb(block: bytes) -> tuple[int, int]:
+    """Return how much deeper a block ends than it began, and how deep it got meanwhile."""
+    depth = height = 0
+    for byte in block:
+        depth += 1 if byte == _OPENING else -1
+        height = max(height, depth)
+    return depth, height
+
+
+_OPENING: Final = ord("[")

@@ -1,0 +1,196 @@
+"""Where a gate on the way is noticed today. Each test states what a peer sees without one.
+
+They are `xfail(strict=True)`: whoever repairs one has to take its mark away, and none can be
+repaired, or come back, unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.peers.helpers import (
+    answer,
+    call,
+    initialize,
+    initialized,
+    lines,
+    note,
+    refusal_of,
+    rig,
+    text,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.helpers import Clock
+
+SMALL = "version: 1\nagents: {web: {max_frame_bytes: 2KiB}}\n"
+BATCHES: Final = "2025-03-26"
+"""The one version of the protocol that has them."""
+RAW_TOKENS: Final = (b"1.5", b"9007199254740993", b"123456789012345678901")
+RAW_IDS: Final = (*RAW_TOKENS, b"1e3", b"true", b"null")
+HALF = "\ud83d"
+"""What JavaScript's `slice` leaves of an emoji."""
+
+
+def known(number: str, why: str, *raises: type[BaseException]) -> pytest.MarkDecorator:
+    """Mark a test of a finding that stands."""
+    return pytest.mark.xfail(
+        strict=True, raises=raises or AssertionError, reason=f"{number}: {why}"
+    )
+
+
+def raw_call(own_id: bytes, token: bytes = b"") -> bytes:
+    """A call whose id and token are these bytes."""
+    meta = b',"_meta":{"progressToken":' + token + b"}" if token else b""
+    params = b'{"name":"echo","arguments":{}' + meta + b"}"
+    return (
+        b'{"jsonrpc":"2.0","id":' + own_id + b',"method":"tools/call","params":' + params + b"}\n"
+    )
+
+
+@known("C2", "a lone surrogate in an argument is refused", ValueError)
+async def test_half_of_an_emoji_reaches_the_agent(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1, "echo", {"text": HALF}))
+
+        assert gate.one_to_agent()["params"]["arguments"] == {"text": HALF}
+
+
+@known("C2", "a lone surrogate in a result ends the call as failed")
+async def test_half_of_an_emoji_reaches_the_client(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1))
+        asked = gate.one_to_agent()
+
+        gate.agent(answer(asked["id"], text(HALF)))
+
+        assert gate.one_to_client() == answer(1, text(HALF))
+
+
+@known("C3", "it is a tool result, which is no task", KeyError)
+async def test_a_refused_task_is_an_error_that_says_what_would_let_it_pass(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        asked = call(1)
+        asked["params"]["task"] = {"ttl": 1000}
+
+        gate.client(asked)
+
+        error = gate.one_to_client()["error"]
+        assert "tasks: pass" in error["message"]
+
+
+@known("C3", "the capability is passed on")
+async def test_a_client_is_not_told_of_tasks_that_are_refused(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(initialize())
+        about = initialized()
+        about["capabilities"] = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
+
+        gate.agent(answer(gate.one_to_agent()["id"], about))
+
+        assert gate.one_to_client()["result"]["capabilities"] == {"tools": {}}
+
+
+@known("C5", "it is answered under null, or not at all", ValueError)
+@pytest.mark.parametrize("own_id", RAW_IDS)
+async def test_an_id_comes_back_as_it_was_written(
+    own_id: bytes, tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(raw_call(own_id))
+
+        gate.agent(answer(gate.one_to_agent()["id"]))
+
+        assert b'"id":' + own_id in gate.client_pipe.take()
+
+
+@known("C5", "the call is refused", ValueError)
+@pytest.mark.parametrize("token", RAW_TOKENS)
+async def test_a_progress_token_comes_back_as_it_was_written(
+    token: bytes, tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(raw_call(b"1", token))
+        theirs = gate.one_to_agent()["params"]["_meta"]["progressToken"]
+
+        gate.agent(note("notifications/progress", {"progressToken": theirs, "progress": 1}))
+
+        assert b'"progressToken":' + token in gate.client_pipe.take()
+
+
+@known("C5", "the message is the one of every unreadable frame")
+async def test_an_id_used_twice_at_once_is_named(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call("twice"), call("twice"))
+
+        said = json.dumps(refusal_of(gate.one_to_client()))
+        assert "id" in said
+        assert "in use" in said
+
+
+@known("C6", "a batch is refused whatever was agreed", ValueError)
+async def test_a_batch_is_taken_apart_where_the_protocol_has_them(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.shake_hands("echo", version=BATCHES)
+
+        gate.client(json.dumps([call(1), call(2)]).encode() + b"\n")
+
+        one, other = gate.to_agent()
+        gate.agent(answer(one["id"]), answer(other["id"]))
+        said = b"".join(lines(frame) for frame in flat(gate.to_client()))
+        assert sorted(json.loads(line)["id"] for line in said.splitlines()) == [1, 2]
+
+
+def flat(frames: list[Any]) -> list[Any]:
+    """Return the messages of frames, batches or not."""
+    return [each for frame in frames for each in (frame if isinstance(frame, list) else [frame])]
+
+
+@known("C6", "the batch is dropped and its calls wait until they time out")
+async def test_a_batch_of_an_agent_answers_its_calls(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.shake_hands("echo", version=BATCHES)
+        gate.client(call(1), call(2))
+        one, other = gate.to_agent()
+
+        gate.agent(json.dumps([answer(one["id"]), answer(other["id"])]).encode() + b"\n")
+
+        assert sorted(message["id"] for message in flat(gate.to_client())) == [1, 2]
+
+
+@known("C6", "the call hangs until it times out", ValueError)
+async def test_a_line_that_swallowed_an_answer_ends_the_call(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1))
+        asked = gate.one_to_agent()
+
+        gate.agent(b"a line without its end" + lines(answer(asked["id"])))
+
+        assert gate.one_to_client()["id"] == 1
+
+
+@known("C7", "it is an error of the protocol", KeyError)
+async def test_arguments_that_are_too_large_are_refused_with_a_tool_result(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock, SMALL) as gate:
+        gate.client(call(1, "echo", {"text": "x" * 4096}))
+
+        assert gate.one_to_client()["result"]["isError"] is True
+
+
+@known("C7", "a member beside params is dropped", KeyError)
+async def test_a_member_that_the_gate_does_not_know_passes(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client({**call(1), "trace": "abc"})
+
+        assert gate.one_to_agent()["trace"] == "abc"
