@@ -24,6 +24,7 @@ from callgate.errors import LimitInfo
 from callgate.launcher.local.daemon_thread import in_daemon_thread
 from callgate.launcher.local.limit_check import Bounds, Sample, check_usage
 from callgate.launcher.local.workspace_usage import Workspace, filesystem_use
+from callgate.launcher.plan import bwrap
 from callgate.launcher.plan.cgroup_plan import Counters
 from callgate.launcher.protocol import LIMIT_REASONS, Stopped
 from callgate.model import ResourceLimits, Usage
@@ -204,17 +205,18 @@ class LocalRun:
         if plan is None or directory is None:
             return None
         counted = Workspace(directory.workspace, pids)
+        places = bwrap.count_mount_points(self.plan.sandbox)  # nothing of the agent's
 
         def read() -> tuple[int, int] | None:
             mounted = self.workspace_fd
             if mounted is not None:
                 size, files = filesystem_use(mounted)
-                return size, max(0, files - len(directory.parts))
+                return size, max(0, files - len(directory.parts) - places)
             found = None if plan.tmpfs else counted.read()
             if found is None:
                 return None
             size, files = directory.own_use()
-            return max(0, found[0] - size), max(0, found[1] - files)
+            return max(0, found[0] - size), max(0, found[1] - files - places)
 
         return read
 

@@ -11,7 +11,6 @@ import marshal
 import os
 import resource
 from functools import cache
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from callgate.launcher.host import helper_program, seccomp
@@ -193,18 +192,9 @@ def _tmpfs_options(plan: LaunchPlan) -> str:
     if workspace is not None and workspace.size_bytes is not None:
         options.append(f"size={workspace.size_bytes}")
     if workspace is not None and workspace.files is not None:
-        inodes = workspace.files + _OVERHEAD_INODES + _mount_points(plan)
+        inodes = workspace.files + _OVERHEAD_INODES + bwrap.count_mount_points(plan.sandbox)
         options.append(f"nr_inodes={inodes}")
     return ",".join(options)
-
-
-def _mount_points(plan: LaunchPlan) -> int:
-    """Count directories and files that bwrap makes in the agent's /tmp to mount on."""
-    binds = () if plan.sandbox is None else plan.sandbox.binds
-    below = [bind.path for bind in binds if bwrap.is_below(bind.path, environment.TEMPORARY)]
-    parents = {str(parent) for path in below for parent in PurePosixPath(path).parents}
-    own = {path for path in (*below, *parents) if path != environment.TEMPORARY}
-    return sum(bwrap.is_below(path, environment.TEMPORARY) for path in own)
 
 
 def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:

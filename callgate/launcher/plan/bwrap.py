@@ -261,3 +261,12 @@ def _nearest(path: str, binds: Iterable[Bind]) -> Bind | None:
 def is_below(path: str, parent: str) -> bool:
     """Return whether `path` is `parent` or in it."""
     return path == parent or path.startswith(parent.rstrip("/") + "/")
+
+
+def count_mount_points(plan: Sandbox | None) -> int:
+    """Count directories and files that bwrap makes in the agent's /tmp to mount on."""
+    binds = () if plan is None else plan.binds
+    below = [bind.path for bind in binds if is_below(bind.path, TEMPORARY)]
+    parents = {str(parent) for path in below for parent in PurePosixPath(path).parents}
+    own = {path for path in (*below, *parents) if path != TEMPORARY}
+    return sum(is_below(path, TEMPORARY) for path in own)
