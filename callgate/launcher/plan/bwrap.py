@@ -9,6 +9,7 @@ everybody can read.
 from __future__ import annotations
 
 import posixpath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
