@@ -8,7 +8,8 @@ Three rules, applied to a descriptor and not to a name, so that what was checked
   anybody else between its check and its use.
 - A file is a regular one. A link, a FIFO, a socket or a device in its place is refused, and never
   waited for.
-- What callgate makes is for its user alone, 0700 and 0600, whatever the umask.
+- What callgate makes is for its user alone, 0700 and 0600, whatever the umask. Only the root of
+  runs is 0711 where callgate is root, because the agents pass through it as other users.
 
 On Windows there are no such owners and modes; only the last component is looked at there.
 """
@@ -19,6 +20,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,6 +32,13 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 MAX_LINKS: Final = 40
 """As many links does Linux follow in one path."""
+
+DATABASE_PARTS: Final = ("", "-journal", "-wal", "-shm")
+"""What SQLite keeps beside a file, and would read or write there whoever made it."""
+
+_MAKING_DATABASE: Final = threading.Lock()
+"""To close a file lets go of all locks that this process has on it, so a new database is closed
+before any other thread can open it."""
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows would rewrite line ends
@@ -50,9 +59,9 @@ class UnsafePath(OSError):
 def find_file_fault(status: os.stat_result, us: int, *, owned: bool, writing: bool) -> str | None:
     """Return why a file cannot be used, or None. `owned`: only root and we may change it."""
     if not stat.S_ISREG(status.st_mode):
-        return "not a regular file"
+        return "not a regular file: move it away" if owned else "not a regular file"
     if writing and status.st_nlink > 1:
-        return "the file has another name, too: a hard link"
+        return "the file has another name, too, a hard link: put a copy in its place"
     return _find_owner_fault(status, us) if owned else None
 
 
@@ -69,7 +78,7 @@ def _find_owner_fault(status: os.stat_result, us: int) -> str | None:
     if _WINDOWS:
         return None
     if status.st_uid not in {0, us}:
-        return f"it belongs to another user ({status.st_uid})"
+        return f"it belongs to another user ({status.st_uid}): chown it, or use another directory"
     others = stat.S_IWOTH
     # Where each user has a group of his own, of the same number, `umask 002` is usual: such a
     # group is nobody else (Debian's OpenSSH reasons the same way).
@@ -80,8 +89,10 @@ def _find_owner_fault(status: os.stat_result, us: int) -> str | None:
     return None
 
 
-def secure_directory(path: str | os.PathLike[str], *, make: bool = False) -> None:
-    """Check a directory of ours and all above it; `make` creates what is missing, as 0700.
+def secure_directory(
+    path: str | os.PathLike[str], *, make: bool = False, mode: int = DIRECTORY_MODE
+) -> None:
+    """Check a directory of ours and all above it; `make` creates what is missing, with `mode`.
 
     Raises `UnsafePath` if anybody but root and us could change what stands there.
     """
@@ -91,14 +102,14 @@ def secure_directory(path: str | os.PathLike[str], *, make: bool = False) -> Non
         return
     here = os.open("/", _STEP)
     try:
-        for fd in _walk(Path(path), here, make=make):
+        for fd in _walk(Path(path), here, mode if make else None):
             os.close(here)
             here = fd
     finally:
         os.close(here)
 
 
-def _walk(path: Path, root: int, *, make: bool) -> Iterator[int]:
+def _walk(path: Path, root: int, mode: int | None) -> Iterator[int]:
     """Yield a checked descriptor for each directory on the way; the receiver closes it."""
     us = os.geteuid()
     shown = Path("/")
@@ -109,7 +120,7 @@ def _walk(path: Path, root: int, *, make: bool) -> Iterator[int]:
     while left:
         name = left.pop()
         try:
-            fd = _step(name, here, make=make)
+            fd = _step(name, here, mode)
         except OSError as error:
             if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
                 raise OSError(error.errno, error.strerror, str(shown / name)) from None
@@ -133,14 +144,21 @@ def _walk(path: Path, root: int, *, make: bool) -> Iterator[int]:
         yield fd
 
 
-def _step(name: str, here: int, *, make: bool) -> int:
+def _step(name: str, here: int, mode: int | None) -> int:
     with suppress(FileNotFoundError):
         return os.open(name, _STEP, dir_fd=here)
-    if make:
+    if mode is not None:
         with suppress(FileExistsError):  # another process of ours was first
-            os.mkdir(name, DIRECTORY_MODE, dir_fd=here)
-            os.chmod(name, DIRECTORY_MODE, dir_fd=here)  # a umask may have taken bits of ours
+            make_directory(name, mode, here)
     return os.open(name, _STEP, dir_fd=here)
+
+
+def make_directory(
+    path: str | os.PathLike[str], mode: int = DIRECTORY_MODE, above: int | None = None
+) -> None:
+    """Make a directory whose mode no umask changes; raises `FileExistsError`."""
+    os.mkdir(path, mode, dir_fd=above)
+    os.chmod(path, mode, dir_fd=above)
 
 
 def _follow(name: str, here: int, us: int, shown: Path) -> Path:
@@ -195,6 +213,23 @@ def read_file(path: str | os.PathLike[str], limit: int, *, owned: bool = True) -
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", os.fspath(path))
     return data
+
+
+def secure_database(path: Path) -> None:
+    """Check an SQLite file, its directory and what SQLite keeps beside it; make it if missing.
+
+    A file that is there is looked at by name only: nobody else can change a name in a directory
+    of ours, and to open and close it here would end the locks of this process's connections.
+    """
+    secure_directory(path.parent, make=True)
+    with _MAKING_DATABASE, suppress(FileExistsError):
+        os.close(create_file(path, os.O_RDWR))
+    us = 0 if _WINDOWS else os.geteuid()
+    for part in DATABASE_PARTS:
+        file = path.with_name(path.name + part)
+        with suppress(FileNotFoundError):
+            _raise_if(file, find_file_fault(os.lstat(file), us, owned=True, writing=True))
+            file.chmod(FILE_MODE)
 
 
 @contextmanager

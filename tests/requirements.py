@@ -744,6 +744,17 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "state.places",
+        "quotas, history and runs' directories are ours alone, regular, and never waited for",
+        ("core: audit",),
+        (
+            "tests/test_state_directory.py::test_a_state_directory_that_others_may_write_to_is_refused_with_what_to_do",
+            "tests/test_state_directory.py::test_what_stands_in_the_place_of_a_database_is_refused_and_never_waited_for",
+            "tests/test_state_directory.py::test_whatever_the_umask_only_we_can_look_inside",
+            "tests/test_state_directory.py::test_a_sweep_kills_nobody_whom_a_strangers_file_names",
+        ),
+    ),
+    Requirement(
         "audit.kill",
         "after kill -9 every answered call has its end, and after a restart every admitted call"
         " exactly one",

@@ -325,7 +325,8 @@ def _history() -> History | None:
 
     try:
         return RunHistory(default_path())
-    except (sqlite3.Error, OSError):
+    except (sqlite3.Error, OSError) as error:
+        _say_line(f"runs are not in the history: {quoted(str(error))}")
         return None
 
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from callgate.files import secure_database
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -74,20 +76,26 @@ def default_path() -> Path:
 
 
 class History:
-    """The file. Any number of threads and processes may use it at once."""
+    """The file. Any number of threads and processes may use it at once.
+
+    Raises `UnsafePath` if anybody else could have made or could change it.
+    """
 
     def __init__(self, path: Path, max_rows: int = MAX_ROWS) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secure_database(path)
         self._max_rows = max_rows
         self._lock = threading.Lock()
         self._db = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
-        path.chmod(0o600)
         # No WAL: the switch to it fails at once, without a wait, when two processes are first.
-        with self._writing() as cursor:
-            cursor.execute(_SCHEMA)
-            cursor.execute(_INDEX)
+        try:
+            with self._writing() as cursor:
+                cursor.execute(_SCHEMA)
+                cursor.execute(_INDEX)
+        except BaseException:
+            self._db.close()
+            raise
 
     def put(self, record: RunRecord) -> None:
         """Write a run down, or what is known of it now."""

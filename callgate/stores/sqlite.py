@@ -12,6 +12,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from callgate.files import secure_database
 from callgate.model import MAX_LIVE, OTHERS
 
 if TYPE_CHECKING:
@@ -35,10 +36,13 @@ CREATE TABLE IF NOT EXISTS quota (
 
 
 class QuotaStore:
-    """What each caller has spent. `space` keeps the callers of two policies apart."""
+    """What each caller has spent. `space` keeps the callers of two policies apart.
+
+    Raises `UnsafePath` if anybody else could have made or could change the file.
+    """
 
     def __init__(self, path: Path, space: str, max_rows: int = MAX_LIVE) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secure_database(path)
         self._space = space
         self._max_rows = max_rows
         self._lock = threading.Lock()
@@ -46,7 +50,6 @@ class QuotaStore:
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
-            path.chmod(0o600)
             self._share()
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute(_SCHEMA)

@@ -10,7 +10,8 @@ to be asked whether a pid is still the same process. A directory whose lock can 
 belongs to nobody, so a sweep kills what is left in its groups and removes it all.
 
 When callgate is root the root is below /var/lib and open for passing through, because the
-agent is another user then.
+agent is another user then. A root that others may change is used by neither a launch nor a
+sweep: its `cgroups` say whom to kill.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from callgate import files
 from callgate.launcher.local import run_user
 from callgate.launcher.warden import leftovers
 from callgate.launcher.warden.tree import parent_of
@@ -38,6 +40,8 @@ WORKSPACE = "workspace"
 STAGE = "stage"
 PARTS = ("files", "tmp")
 """What the agent sees as `/workspace` and as `/tmp`; both count."""
+MAX_CGROUPS_BYTES = 1 << 16
+"""A dozen paths, each at the longest that Linux takes."""
 _BLOCK_BYTES = 4096
 """What ext4 gives to a directory; what it takes beyond that is for the agent's names."""
 
@@ -65,11 +69,11 @@ class RunDirectory:
     @classmethod
     def make(cls, root: Path, name: str, cgroups: Sequence[Path]) -> RunDirectory:
         """Make it, with the record of groups that do not exist yet."""
-        _make_root(root)
+        files.secure_directory(root, make=True, mode=_mode())
         path = root / name
         with _turn(root, fcntl.LOCK_SH):
-            path.mkdir(_mode())
-            lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            files.make_directory(path, _mode())
+            lock = files.create_file(path / LOCK, os.O_RDWR)
             fcntl.flock(lock, fcntl.LOCK_EX)
         directory = cls(path, lock)
         directory.record(cgroups)
@@ -78,7 +82,9 @@ class RunDirectory:
     def record(self, cgroups: Sequence[Path]) -> None:
         """Write down which groups the run has, or will have in a moment."""
         text = "".join(f"{each}\n" for each in cgroups)
-        (self.path / CGROUPS).write_text(text, encoding="utf-8")
+        flags = os.O_WRONLY | os.O_TRUNC
+        with os.fdopen(files.open_file(self.path / CGROUPS, flags, make=True), "wb") as file:
+            file.write(os.fsencode(text))
 
     @property
     def workspace(self) -> Path:
@@ -94,13 +100,13 @@ class RunDirectory:
         """Take a user; make the workspace, and its parts unless something is mounted over it."""
         if drop is not None:
             self.user = run_user.take(drop)
-        self.stage.mkdir(_mode())
-        self.workspace.mkdir(_mode())
+        files.make_directory(self.stage, _mode())
+        files.make_directory(self.workspace, _mode())
         if not parts:
             return
         for name in PARTS:
             part = self.workspace / name
-            part.mkdir(0o700)
+            files.make_directory(part)
             if self.user is not None:
                 os.chown(part, self.user.uid, self.user.gid)
 
@@ -129,9 +135,13 @@ class RunDirectory:
 
 
 def sweep(root: Path) -> int:
-    """Remove what dead runs left, and kill what is in their groups; return how many."""
+    """Remove what dead runs left, and kill what is in their groups; return how many.
+
+    Raises `UnsafePath` if anybody else may write to `root`.
+    """
     if not root.is_dir():
         return 0
+    files.secure_directory(root)
     swept = 0
     with _turn(root, fcntl.LOCK_EX):
         for path in list(root.iterdir()):
@@ -143,7 +153,7 @@ def sweep(root: Path) -> int:
 
 def _is_stale(path: Path) -> bool:
     try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = files.open_file(path / LOCK, os.O_RDWR)
     except FileNotFoundError:
         return True  # its maker died before it could lock; our turn says that nobody is at it
     except OSError:
@@ -160,7 +170,7 @@ def _is_stale(path: Path) -> bool:
 def _remove(path: Path) -> None:
     groups: list[str] = []
     with suppress(OSError):
-        groups = (path / CGROUPS).read_text(encoding="utf-8").splitlines()
+        groups = os.fsdecode(files.read_file(path / CGROUPS, MAX_CGROUPS_BYTES)).splitlines()
     for group in groups:
         _end_group(Path(group))
     leftovers.remove({"cgroups": groups, "directory": str(path)}, None)
@@ -175,13 +185,6 @@ def _end_group(group: Path) -> None:
 
 def _mode() -> int:
     return 0o711 if os.geteuid() == 0 else 0o700
-
-
-def _make_root(root: Path) -> None:
-    root.mkdir(parents=True, exist_ok=True, mode=_mode())
-    status = root.lstat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(13, "belongs to, or can be written by, somebody else", str(root))
 
 
 @contextmanager
