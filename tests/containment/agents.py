@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from callgate.launcher import LocalLauncher, Run, Stopped
 
 MIB = 1024 * 1024
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
+"""Nothing waits so long where it works: a walk over /usr took 30 s on an emulated kernel beside
+other work."""
 """For things that take milliseconds, on a machine that does other things as well."""
 
 _ids = count()

@@ -102,14 +102,27 @@ def test_even_runs_that_never_end_are_bounded(tmp_path: Path) -> None:
 
 
 WRITER = textwrap.dedent("""
-    import sys
+    import sqlite3, sys, time
     from pathlib import Path
     from callgate.launcher.history import History, RunRecord
 
     path, name, count = sys.argv[1:]
-    history = History(Path(path))
+    until = time.monotonic() + 50
+
+    def patiently(act):
+        # SQLite's queue is not fair: who writes without a pause can keep another out for longer
+        # than that waits. It is told so, and nothing was written.
+        while True:
+            try:
+                return act()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+
+    history = patiently(lambda: History(Path(path)))
     for n in range(int(count)):
-        history.put(RunRecord(f"{name}-{n}", "web", started_ms=n, state="running"))
+        run = RunRecord(f"{name}-{n}", "web", started_ms=n, state="running")
+        patiently(lambda: history.put(run))
 """)
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 CHILD = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-signal.signal(signal.SIGINT, lambda *_: print("INT", flush=True))
-signal.signal(signal.SIGWINCH, lambda *_: print(*os.get_terminal_size(), flush=True))
-print("ready", *os.get_terminal_size(), flush=True)
+def say(*words):  # not `print`, which raises if a signal comes while it prints and prints, too
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+signal.signal(signal.SIGINT, lambda *_: say("INT"))
+signal.signal(signal.SIGWINCH, lambda *_: say(*os.get_terminal_size()))
+say("ready", *os.get_terminal_size())
 while data := os.read(0, 4096):
-    print("heard", data.decode().strip(), flush=True)
-print("over", flush=True)
+    say("heard", data.decode().strip())
+say("over")
 """
 
 

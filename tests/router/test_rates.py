@@ -23,7 +23,6 @@ from tests.router.helpers import (
     echo,
     policy,
     rates_left,
-    refused,
     running,
     turns,
     used_slots,
@@ -143,14 +142,16 @@ async def test_waiting_a_millisecond_less_is_too_early(tmp_path: Path, clock: Cl
 
 
 async def test_on_the_real_clock_waiting_as_told_admits(tmp_path: Path) -> None:
-    made = policy("version: 1\nagents: {web: {rate: {limit: 100/second, burst: 1}}}\n")
-    async with running(made, tmp_path) as router:
-        await router.call(call())
-        for _ in range(10):
-            error = await refused(router.call(call()))
-            await asyncio.sleep((error.retry_after_ms or 0) / 1000)
-
-            await router.call(call())
+    made = policy("version: 1\nagents: {web: {rate: {limit: 20/second, burst: 1}}}\n")
+    waited = 0
+    async with asyncio.timeout(60), running(made, tmp_path) as router:
+        while waited < 5:
+            try:
+                await router.call(call())  # admitted at once where the machine is slower than that
+            except RateLimited as error:
+                await asyncio.sleep((error.retry_after_ms or 0) / 1000)
+                await router.call(call())
+                waited += 1
 
 
 # Nothing charged in vain.
