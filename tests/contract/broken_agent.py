@@ -195,6 +195,19 @@ def lies_in_heartbeats(agent: Any) -> None:
     agent.Runtime._beat = beat
 
 
+def hears_late(agent: Any) -> None:
+    """No fault: beats were on their way when a call was sent."""
+    plain = agent.Runtime._take
+
+    def take(self: Any, message: Any) -> None:
+        beat = {"session_id": self._session_id, "uptime_ms": 1, "status": "ok"}
+        for _ in range(3):
+            self.say("agent.heartbeat", beat | {"inflight_calls": len(self.calls)})
+        plain(self, message)
+
+    agent.Runtime._take = take
+
+
 def has_no_heartbeat(agent: Any) -> None:
     agent.Runtime._beat = lambda *_: None
 

@@ -105,6 +105,14 @@ async def test_a_fault_of_a_runtime_agent_fails_its_check(fault: str, check: str
     assert set(failures(results)) == {check}
 
 
+async def test_heartbeats_that_were_on_their_way_before_a_call_are_no_lies() -> None:
+    command = [*BROKEN, "hears_late", "--protocol", "runtime"]
+
+    results = await run_contract(command, "runtime", tools=TOOLS, times=TIMES, only=["heartbeat"])
+
+    assert [(one.outcome, one.detail) for one in results] == [("passed", "")]
+
+
 async def test_a_fault_in_one_check_is_not_reported_by_the_next() -> None:
     results = await run_contract(
         [*BROKEN, "dies_of_garbage"],
