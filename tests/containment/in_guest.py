@@ -7,17 +7,22 @@ runs them is alone in a group that is not the root, as under systemd with `Deleg
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from callgate.launcher import LaunchRefused
-from callgate.launcher.host.cgroup_site import SELF
 from callgate.launcher.plan.bwrap import SCOPE_ABI
-from tests.containment.agents import MIB, close, next_id, run, spec
+from callgate.launcher.warden.leftovers import SELF
+from tests.containment.agents import MIB, PATIENCE_S, close, eventually, next_id, run, spec
 from tests.containment.capabilities import is_of_an_agent, this_host
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from callgate.launcher import LocalLauncher
     from callgate.model import Level
 
@@ -122,3 +127,79 @@ async def test_an_old_landlock_is_too_little_for_other_levels_which_say_so(
         await launcher.launch(spec("pass", level=level), run_id=next_id())
 
     assert f"{SCOPE_ABI} is needed" in refused.value.gaps["landlock"]
+
+
+JOINED = """
+echo $$ > "$0/cgroup.procs" || exit 9
+exec "$@"
+"""
+CALLGATE = """
+import asyncio, sys
+from pathlib import Path
+from callgate.launcher import LocalLauncher
+from tests.containment.agents import MIB, spec
+async def main():
+    async with LocalLauncher(root=Path(sys.argv[1])) as launcher:
+        await launcher.launch(spec("input()", limits={"memory_bytes": 64 * MIB}), run_id="1")
+        print("up", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+def start_in(group: Path, root: Path) -> subprocess.Popen[bytes]:
+    """A callgate of its own, started into a group as a service manager does it."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", JOINED, group, sys.executable, "-c", CALLGATE, root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    path = Path("/sys/fs/cgroup/next")
+    path.mkdir()
+    yield path
+    for each in (*path.glob("*/"), path):
+        each.rmdir()
+
+
+@pytest.mark.parametrize("end", ["itself", "killed", "stale"])
+async def test_a_group_can_be_joined_again_when_callgate_has_gone(
+    group: Path, root: Path, end: str
+) -> None:
+    if end == "stale":
+        (group / SELF).mkdir()
+    for _ in range(3):
+        with start_in(group, root) as callgate:
+            assert callgate.stdin is not None
+            assert callgate.stdout is not None
+            assert callgate.stdout.readline() == b"up\n"
+            assert "memory" in (group / "cgroup.subtree_control").read_text()
+            assert (group / SELF / "cgroup.procs").read_text() != ""
+            if end == "killed":
+                callgate.kill()
+            else:
+                callgate.stdin.close()
+            assert callgate.wait(timeout=PATIENCE_S) == (-9 if end == "killed" else 0)
+        await eventually(lambda: [entry for entry in group.iterdir() if entry.is_dir()] == [])
+
+        assert (group / "cgroup.subtree_control").read_text().strip() == ""
+        await eventually(lambda: (group / "cgroup.procs").read_text() == "")
+
+
+async def test_a_stale_child_of_another_user_is_neither_used_nor_removed(
+    group: Path, root: Path
+) -> None:
+    (group / SELF).mkdir()
+    os.chown(group / SELF, 1000, 1000)
+    with start_in(group, root) as callgate:
+        assert callgate.stdin is not None
+        assert callgate.stdout is not None
+        assert callgate.stdout.readline() == b"up\n"  # with its memory only watched
+        assert (group / SELF / "cgroup.procs").read_text() == ""
+        callgate.stdin.close()
+        assert callgate.wait(timeout=PATIENCE_S) == 0
+
+    assert (group / SELF).is_dir()

@@ -23,6 +23,10 @@ from tests.vm.machines import QEMU, UML, Machine
 ASKED: Final = os.environ.get("CALLGATE_VM", UML.name)
 BOTH: Final = (
     "in_guest.py::test_callgate_steps_aside_in_its_own_group_and_gets_every_controller",
+    "in_guest.py::test_a_group_can_be_joined_again_when_callgate_has_gone[itself]",
+    "in_guest.py::test_a_group_can_be_joined_again_when_callgate_has_gone[killed]",
+    "in_guest.py::test_a_group_can_be_joined_again_when_callgate_has_gone[stale]",
+    "in_guest.py::test_a_stale_child_of_another_user_is_neither_used_nor_removed",
     "in_guest.py::test_out_of_memory_ends_the_whole_group_at_once",
     "in_guest.py::test_no_swap_is_left_to_a_group_with_a_limit",
     "test_limits.py::test_a_child_cannot_allocate_past_64_mib",

@@ -2,12 +2,14 @@
 
 IO, blocking. v2 first. A v2 group may have either processes or children with controllers,
 so if callgate is alone in its group it moves itself into a child of it; if others are there
-too, they are not ours to move, and the reason says how to get a group of one's own. v1 has
-no such rule. What is found is tried: a group is made and removed.
+too, they are not ours to move, and the reason says how to get a group of one's own. Whoever is
+left in the child at the end, the process or a warden, goes back and removes it. v1 has no such
+rule. What is found is tried: a group is made and removed.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +17,8 @@ from pathlib import Path
 from callgate.launcher.host import cgroup
 from callgate.launcher.plan.capabilities import Cgroups
 from callgate.launcher.plan.cgroup_plan import CONTROLLERS
+from callgate.launcher.warden.leftovers import SELF, step_back
 
-SELF = "callgate-self"
-"""The child that callgate moves itself into."""
 V1_HIERARCHIES = (*CONTROLLERS, "cpuacct", "freezer")
 DELEGATE = "start callgate in a group of its own: systemd-run --user --scope -p Delegate=yes"
 
@@ -52,6 +53,8 @@ def _v2(place: Path | None) -> tuple[Path | None, tuple[str, ...], str]:
         return None, (), "callgate's own group is not below the mounted one"
     if place.name == SELF:
         place = place.parent
+    else:
+        _sweep(place)
     if not _can_make(place):
         return None, (), f"no group can be made in {place}; {DELEGATE}"
     offered = set(_read(place / "cgroup.controllers").split()) & set(CONTROLLERS)
@@ -84,10 +87,30 @@ def _step_aside(place: Path) -> bool:
         return False
     try:
         (place / SELF).mkdir(exist_ok=True)
+        if not _is_ours(place / SELF):
+            return False
         cgroup.write(place / SELF / "cgroup.procs", "0")
     except OSError:
         return False
+    atexit.register(_step_back, place, os.getpid())
     return True
+
+
+def _step_back(place: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a fork, which has the same list of what to do at its end
+        with suppress(OSError):
+            step_back(str(place))
+
+
+def _sweep(place: Path) -> None:
+    """Remove a child that another callgate left, if it is of ours; the kernel keeps a used one."""
+    with suppress(OSError):
+        if _is_ours(place / SELF):
+            (place / SELF).rmdir()
+
+
+def _is_ours(group: Path) -> bool:
+    return group.lstat().st_uid == os.geteuid()
 
 
 def _can_make(place: Path) -> bool:

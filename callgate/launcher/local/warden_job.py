@@ -91,6 +91,7 @@ def make(
         "leftovers": {
             "cgroups": [] if inputs.group is None else [str(path) for path in inputs.group.paths],
             "directory": None if directory is None else str(directory.path),
+            "place": inputs.host.cgroups.v2,
         },
     }
     if plan.sandbox is not None and directory is not None:

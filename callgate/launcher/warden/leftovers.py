@@ -2,11 +2,12 @@
 
 Stdlib only: the warden loads this. Removing tries again for a while, because a cgroup is
 busy until the kernel has finished with its last process; what then is still there waits for
-the next sweep.
+the next sweep. Whoever is the last in the group that callgate stepped aside into goes back, or
+nobody could join callgate's own group any more (EBUSY).
 """
 
 # A warden does not need pathlib, which costs it an import.
-# ruff: noqa: PTH101, PTH106, PTH114, PTH118
+# ruff: noqa: PTH101, PTH106, PTH112, PTH114, PTH118
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ REMOVE_FOR_S = 5.0
 """How long a cgroup was ever seen busy after its last process, with room."""
 LOOK_S = 0.002
 FREEZE_LOOKS = 100
+SELF = "callgate-self"
+"""The child of its own group that callgate moves itself into."""
 
 
 def remove(leftovers: Mapping[str, Any], mounts: Mapping[str, Any] | None) -> None:
@@ -37,6 +40,10 @@ def remove(leftovers: Mapping[str, Any], mounts: Mapping[str, Any] | None) -> No
     directory = leftovers.get("directory")
     if directory is not None:
         remove_tree(directory)
+    place = leftovers.get("place")
+    if place is not None:
+        with ignore_os_error:
+            step_back(place)
 
 
 def remove_cgroup(path: str) -> bool:
@@ -53,6 +60,54 @@ def remove_cgroup(path: str) -> bool:
             time.sleep(LOOK_S)
         else:
             return True
+
+
+def step_back(place: str) -> bool:
+    """Undo the step aside if this process is the last that took it; return whether it was.
+
+    A lock is held until this process is gone: of several that end together each but the last
+    sees another.
+    """
+    import fcntl  # noqa: PLC0415  # only where there are cgroups
+
+    own = os.path.join(place, SELF)
+    if not os.path.isdir(own):
+        return False
+    lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until = time.monotonic() + REMOVE_FOR_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if time.monotonic() > until:
+                os.close(lock)
+                return False
+            time.sleep(LOOK_S)
+    if _read(own, "cgroup.procs") != [str(os.getpid())] or _has_runs(place):
+        return False
+    enabled = _read(place, "cgroup.subtree_control")
+    _write(place, "cgroup.subtree_control", " ".join(f"-{name}" for name in enabled))
+    _write(place, "cgroup.procs", "0")
+    return remove_cgroup(own)
+
+
+def _has_runs(place: str) -> bool:
+    with os.scandir(place) as entries:
+        return any(entry.is_dir() and entry.name != SELF for entry in entries)
+
+
+def _read(folder: str, name: str) -> list[str]:
+    with open(os.path.join(folder, name), encoding="ascii") as file:  # noqa: PTH123
+        return file.read().split()
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    fd = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def remove_tree(path: str) -> None:
