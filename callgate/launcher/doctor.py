@@ -23,7 +23,7 @@ from callgate.launcher.host import cgroup, seccomp, trial
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
 from callgate.launcher.host.cgroup_site import DELEGATE
 from callgate.launcher.plan import cgroup_plan
-from callgate.launcher.plan.bwrap import SOCKETS_ABI
+from callgate.launcher.plan.bwrap import SCOPE_ABI, SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan
 from callgate.launcher.plan.launch_plan import NOT_ASKED
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from callgate.launcher.plan.cgroup_plan import Counters
     from callgate.launcher.protocol import Effect, Launcher
 
-LANDLOCK_FULL: Final = 6
-"""The version that level strict needs."""
 GROUP_LIMITS: Final = ResourceLimits(
     memory_bytes=trial_acts.GROUP_MEMORY_BYTES, cpu_millicores=100, pids=trial_acts.GROUP_PIDS
 )
@@ -130,9 +128,9 @@ def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
     if not tried.ok:
         fix = "boot a kernel from 5.13 on with `landlock` in its lsm= list"
         return "absent", tried.reason, fix
-    if (tried.value or 0) < LANDLOCK_FULL:
-        why = f"version {tried.value}; level strict needs {LANDLOCK_FULL}"
-        return "degraded", why, "use Linux 6.12 or newer"
+    if (tried.value or 0) < SCOPE_ABI:
+        why = f"version {tried.value}: level network has fewer kinds of sockets"
+        return "enforced", why, ""
     late = "; sockets that the host makes below a mount after a launch are not refused (9 can)"
     return "enforced", f"version {tried.value}{late * ((tried.value or 0) < SOCKETS_ABI)}", ""
 

@@ -16,6 +16,8 @@ import msgspec
 import pytest
 
 from callgate.launcher import LocalLauncher
+from callgate.launcher.host import survey
+from callgate.launcher.plan.bwrap import TCP_ABI
 from callgate.launcher.plan.capabilities import Capability
 from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, Level, MountSpec
@@ -130,13 +132,14 @@ async def test_a_child_cannot_open_a_tcp_connection_to_the_outside(
 
     said = await run(launcher, spec(code, level=level))
 
-    # landlock refuses before the network can; a namespace without routes has no way out.
+    # The filter refuses before the network can; a namespace without routes has no way out.
     assert said.out == ("PermissionError\n" if level == "strict" else "OSError\n")
 
 
 async def test_a_child_of_level_network_cannot_listen_on_a_port_of_its_choice(
     launcher: LocalLauncher,
 ) -> None:
+    need("landlock")
     code = TRY + (
         "s = socket.socket(); attempt(lambda: s.bind(('127.0.0.1', 34567)))\n"
         "s = socket.socket(); attempt(lambda: s.bind(('127.0.0.1', 0)))\n"
@@ -147,22 +150,83 @@ async def test_a_child_of_level_network_cannot_listen_on_a_port_of_its_choice(
     assert said.out == "PermissionError\nNone\n"
 
 
-@pytest.mark.parametrize("level", ["strict", "network"])
+OLDEST_OF_SOME = 2
+"""Debian 12's landlock; on a kernel with a newer one only this much of it is used."""
+ABSTRACT = """
+name = chr(0) + %r
+attempt(lambda: socket.socket(socket.AF_UNIX).connect(name))
+attempt(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", name + "d"))
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"x", name + "d"))
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].connect(name))
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].connect(name + "d"))
+"""
+
+
+@pytest.fixture(params=[OLDEST_OF_SOME, TCP_ABI, None], ids=["landlock-2", "landlock-4", "own"])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Use no more of landlock than an older kernel has."""
+    own = this_host().landlock_abi
+    if (request.param or 0) > own:
+        pytest.skip(f"landlock: this kernel has {own} only")
+    found: int = request.param or own
+    monkeypatch.setattr(survey.landlock, "abi", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("level", SANDBOXED)
 async def test_a_child_cannot_reach_an_abstract_socket_of_the_host(
-    launcher: LocalLauncher, level: Level
+    launcher: LocalLauncher, level: Level, version: int
 ) -> None:
     name = f"callgate-test-{os.getpid()}"
-    code = TRY + (
-        f"s = socket.socket(socket.AF_UNIX); attempt(lambda: s.connect(chr(0) + {name!r}))"
-    )
-    with socket.socket(socket.AF_UNIX) as server:
+    datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with socket.socket(socket.AF_UNIX) as server, datagrams:
         server.bind("\0" + name)
         server.listen()
+        server.setblocking(False)
+        datagrams.bind("\0" + name + "d")
+        datagrams.setblocking(False)
 
-        said = await run(launcher, spec(code, level=level))
+        said = await run(launcher, spec(TRY + ABSTRACT % name, level=level))
 
-    refused = {"strict": "ConnectionRefusedError", "network": "PermissionError"}
-    assert said.out == f"{refused[level]}\n"
+        assert said.err == ""
+        assert len(said.out.splitlines()) == 11, version
+        for reached in (server.accept, lambda: datagrams.recv(9)):
+            with pytest.raises(BlockingIOError):
+                reached()
+
+
+async def test_level_network_listens_only_where_landlock_keeps_it_from_ports(
+    launcher: LocalLauncher, listening: int, version: int
+) -> None:
+    code = (
+        TRY
+        + f"""
+s = socket.socket(); s.bind(("127.0.0.1", 0)); attempt(s.listen)
+attempt(lambda: socket.create_connection(("127.0.0.1", {listening}), 5).recv(9))
+import asyncio
+async def main(): return await asyncio.to_thread(int, "7")
+print(asyncio.run(main()))
+"""
+    )
+    said = await run(launcher, spec(code, level="network"))
+
+    listened = "None" if version >= TCP_ABI else "PermissionError"
+    assert said.out.splitlines() == [listened, "b'hello'", "7"]
+
+
+async def test_level_strict_has_no_internet_socket_on_any_kernel(
+    launcher: LocalLauncher, version: int
+) -> None:
+    kinds = "(socket.AF_INET, socket.AF_INET6), (socket.SOCK_STREAM, socket.SOCK_DGRAM)"
+    code = TRY + (
+        f"import itertools\nfor each in itertools.product({kinds}):\n"
+        "    attempt(lambda: socket.socket(*each))"
+    )
+
+    said = await run(launcher, spec(code, level="strict"))
+
+    assert said.out.split() == ["PermissionError"] * 4, version
 
 
 @pytest.mark.parametrize("level", SANDBOXED)
@@ -415,6 +479,8 @@ new Worker("console.log('thread')", { eval: true });
 
 @pytest.mark.parametrize("level", ["standard", "network"])
 async def test_a_child_can_talk_to_itself_over_tcp(launcher: LocalLauncher, level: Level) -> None:
+    if level == "network":
+        need("landlock")  # else the filter refuses to listen
     code = """
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:

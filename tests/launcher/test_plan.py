@@ -329,14 +329,32 @@ def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_re
 
 
 @pytest.mark.parametrize(
-    ("abi", "status"), [(0, "absent"), (3, "degraded"), (5, "degraded"), (6, "enforced")]
+    ("abi", "refused"), [(2, ("unix", "listen")), (4, ("unix",)), (5, ("unix",)), (6, ())]
 )
-def test_level_network_needs_a_landlock_that_knows_sockets(abi: int, status: str) -> None:
-    spec = changed(CONTAINED, level="network", allow_degraded=True)
+def test_at_level_network_the_filter_refuses_what_an_older_landlock_does_not_know(
+    abi: int, refused: tuple[str, ...]
+) -> None:
+    decided = planned(changed(CONTAINED, level="network"), changed(ABLE, landlock_abi=abi))
 
-    decided = planned(spec, changed(ABLE, landlock_abi=abi))
+    assert decided.sandbox is not None
+    assert decided.sandbox.refused == refused
+    assert decided.effective["landlock"].status == "enforced"
+    assert decided.effective["landlock"].reason.startswith("landlock version") == bool(refused)
 
-    assert decided.effective["landlock"].status == status
+
+def test_sockets_of_a_mount_are_a_gap_where_the_filter_must_refuse_them() -> None:
+    mounts = (MountSpec("/run/service", sockets=True),)
+    spec = changed(CONTAINED, level="network", mounts=mounts)
+
+    assert gaps(spec, changed(ABLE, landlock_abi=5)).keys() == {"landlock"}
+    assert planned(spec).gaps == {}
+
+
+@pytest.mark.parametrize("level", ["strict", "standard", "network"])
+def test_no_level_of_a_sandbox_is_had_without_any_landlock(level: Any) -> None:
+    assert gaps(changed(CONTAINED, level=level), changed(ABLE, landlock_abi=0)).keys() == {
+        "landlock"
+    }
 
 
 def test_level_standard_needs_a_landlock_that_knows_files() -> None:
@@ -422,11 +440,18 @@ def test_a_mount_that_is_no_place_of_its_own_is_refused(path: str) -> None:
     assert gaps(spec, ABLE).keys() == {"filesystem"}
 
 
-def test_connections_need_no_watch_where_there_is_no_network() -> None:
-    spec = limited(connections=5)
+@pytest.mark.parametrize(
+    ("level", "status"),
+    [
+        *(("strict", "enforced"), ("standard", "degraded")),
+        *(("network", "degraded"), ("privileged", "degraded")),
+    ],
+)
+def test_connections_are_watched_where_a_process_can_have_one(level: Any, status: str) -> None:
+    decided = planned(changed(limited(connections=5), level=level))
 
-    assert planned(changed(spec, level="standard")).effective["connections"].status == "enforced"
-    assert planned(changed(spec, level="network")).effective["connections"].status == "degraded"
+    assert decided.effective["connections"].status == status
+    assert ("connections" in decided.kernel) == (status == "enforced")
 
 
 def test_a_plan_names_variables_and_never_holds_a_value() -> None:

@@ -135,7 +135,7 @@ def _sandbox(
     uid, gid = owner or [host.uid, os.getegid()]
     files = bwrap.files(sandbox, uid, gid)
     job["data"] = {name: text.encode() for name, text in files.items()} | {
-        "seccomp": seccomp.program() if sandbox.seccomp else b"",
+        "seccomp": seccomp.program(sandbox.refused) if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
     }
     job["args"] = bwrap.arguments(sandbox, place, stage)

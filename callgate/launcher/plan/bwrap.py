@@ -49,6 +49,10 @@ SCOPE_ABI = 6
 SOCKETS_ABI = 9
 """The version that can keep sockets that have a path away (Linux 7.1)."""
 
+Refused = Literal["internet", "unix", "listen"]
+"""What the filter of system calls leaves out beside its list: internet sockets; Unix sockets
+but for connected pairs; listening."""
+
 TcpRule = Literal["free", "connect", "none"]
 _TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
 """At `standard` a network namespace of its own is enough, and its own loopback is useful."""
@@ -97,6 +101,7 @@ class Sandbox(msgspec.Struct, frozen=True):
     cwd: str
     landlock: LandlockPlan | None
     seccomp: bool
+    refused: tuple[Refused, ...] = ()
     staged: bool = False
     """The warden mounts everything that is bound in a place of its own, by descriptor."""
 
@@ -121,6 +126,7 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
         cwd=spec.cwd or WORKSPACE,
         landlock=landlock_plan(spec.level, host.landlock_abi, kept),
         seccomp=seccomp,
+        refused=refused(spec.level, host.landlock_abi),
         staged=bool(spec.mounts and can_stage(host)) or host.uid == 0,
     )
 
@@ -193,6 +199,20 @@ def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan
     sockets = tuple(bind.path for bind in binds if bind.sockets)
     places = (WORKSPACE, TEMPORARY, "/dev", *writable)
     return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI, sockets=sockets)
+
+
+def refused(level: Level, abi: int) -> tuple[Refused, ...]:
+    """Return what the filter refuses because neither namespaces nor this landlock keep it away.
+
+    The host's abstract sockets and ports are in the host's network namespace, which level
+    `network` has; signals stay in the namespace of processes, which every level has of its own.
+    Level `strict` needs no network, its own loopback included, on any kernel.
+    """
+    if level == "strict":
+        return ("internet",)
+    if level != "network" or abi >= SCOPE_ABI:
+        return ()
+    return ("unix",) if abi >= TCP_ABI else ("unix", "listen")
 
 
 def arguments(plan: Sandbox, workspace: str, stage: str) -> list[str]:

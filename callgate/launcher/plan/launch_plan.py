@@ -50,11 +50,11 @@ _LONGEST_FILE = "RLIMIT_FSIZE"
 _LATE = ("RLIMIT_AS", _LONGEST_FILE)
 """Set in the sandbox: bwrap and our last step need more than the agent may have."""
 _LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
-_LANDLOCK_NEEDED: dict[Level, int] = {
-    "strict": bwrap.SCOPE_ABI,
-    "standard": 1,
-    "network": bwrap.SCOPE_ABI,
+_INSTEAD = {
+    "unix": "no Unix sockets but connected pairs",
+    "listen": "no listening (a port can still be taken)",
 }
+"""What an older landlock's lack costs at level `network`, by what the filter refuses."""
 _SECOND_NS = 1_000_000_000
 _HALF = "half of its memory"
 _LATE_SOCKETS = (
@@ -277,8 +277,9 @@ def _effects(
     for kind, value in (("disk", limits.disk_bytes), ("files", limits.files)):
         held = _workspace_effect(kind, spec, host, workspace)
         effects[kind] = _NOT_ASKED if value is None else held
-    isolated = effects["network"].status == "enforced"
-    held = Effect("enforced", "no network at all") if isolated else watched
+    # A network namespace has a loopback of its own: what refuses sockets is the filter.
+    refused = spec.level == "strict" and effects["seccomp"].status == "enforced"
+    held = Effect("enforced", "no internet sockets at all") if refused else watched
     effects["connections"] = _NOT_ASKED if limits.connections is None else held
     for kind, (name, member) in RLIMITS.items():
         absent = Effect("absent", f"{host.platform} has no {name}")
@@ -336,7 +337,7 @@ def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
         effects["filesystem"] = Effect("absent", reason + host.tmpfs.reason)
     # Without bwrap nobody loads a filter or runs our last step.
     effects["seccomp"] = _of(host.seccomp) if host.bwrap.present else boxed
-    effects["landlock"] = _landlock(spec.level, host) if host.bwrap.present else boxed
+    effects["landlock"] = _landlock(spec, host) if host.bwrap.present else boxed
     reason = "" if host.uid == 0 else "callgate itself is not root"
     effects["uid_drop"] = Effect("enforced", reason)
     return effects
@@ -347,16 +348,19 @@ def _is_place(path: str) -> bool:
     return path.startswith("/") and path.strip("/") != ""
 
 
-def _landlock(level: Level, host: Host) -> Effect:
-    needed, found = _LANDLOCK_NEEDED[level], host.landlock_abi
-    if found >= needed:
-        return _ENFORCED
+def _landlock(spec: LaunchSpec, host: Host) -> Effect:
+    """Return what landlock adds; what namespaces and the filter give is not asked of it."""
+    found = host.landlock_abi
     if found == 0:
         return Effect("absent", "this kernel has no landlock")
-    lacks = "abstract sockets and signals"
-    if found < bwrap.TCP_ABI:
-        lacks = f"TCP ports, {lacks}"
-    return Effect("degraded", f"landlock version {found} does not know {lacks}; {needed} is needed")
+    instead = [_INSTEAD[each] for each in bwrap.refused(spec.level, found) if each in _INSTEAD]
+    if not instead:
+        return _ENFORCED
+    told = f"landlock version {found} knows less than {bwrap.SCOPE_ABI}: {', '.join(instead)}"
+    sockets = [mount.path for mount in spec.mounts if mount.sockets]
+    if sockets:
+        return Effect("degraded", f"{told}; sockets of {', '.join(sockets)} cannot be used")
+    return Effect("enforced", told)
 
 
 def _tree_kill(host: Host) -> Effect:
