@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from callgate.launcher import LocalLauncher
-from callgate.launcher.host import survey
 from callgate.launcher.plan.bwrap import TCP_ABI
 from callgate.launcher.plan.capabilities import Capability
+from callgate.launcher.warden import landlock
 from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, Level, MountSpec
 from tests.containment.agents import MIB, close, next_id, read_line, run, spec
@@ -170,7 +170,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if (request.param or 0) > own:
         pytest.skip(f"landlock: this kernel has {own} only")
     found: int = request.param or own
-    monkeypatch.setattr(survey.landlock, "abi", lambda: found)
+    monkeypatch.setattr(landlock, "abi", lambda: found)
     return found
 
 

@@ -201,6 +201,56 @@ def test_what_this_launcher_cannot_do_is_refused_if_it_was_written(
     assert set(gaps(spec, ABLE)) == {feature}
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "write"),
+    [
+        (
+            Cgroups(v2="/own", v2_controllers=("io",), disks=("8:0", "8:16")),
+            [("io.max", "8:0 rbps=1 wbps=2"), ("io.max", "8:16 rbps=1 wbps=2")],
+            "enforced",
+        ),
+        (
+            Cgroups(v1={"io": "/v1"}, disks=("8:0",)),
+            [
+                ("blkio.throttle.read_bps_device", "8:0 1"),
+                ("blkio.throttle.write_bps_device", "8:0 2"),
+            ],
+            "degraded",
+        ),
+    ],
+)
+def test_throughput_becomes_a_line_for_each_disk(
+    groups: Cgroups, files: list[tuple[str, str]], write: str
+) -> None:
+    spec = limited(io_read_bytes_per_s=1, io_write_bytes_per_s=2)
+
+    decided = planned(spec, changed(POOR, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert [(each.file, each.value) for each in decided.cgroup.settings] == files
+    assert decided.effective["io_read"].status == "enforced"
+    assert decided.effective["io_write"].status == write
+
+
+def test_one_way_of_throughput_leaves_the_other_alone() -> None:
+    groups = Cgroups(v2="/own", v2_controllers=("io",), disks=("8:0",))
+
+    decided = planned(limited(io_write_bytes_per_s=2), changed(POOR, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert [each.value for each in decided.cgroup.settings] == ["8:0 wbps=2"]
+    assert decided.effective["io_read"].reason == NOT_ASKED
+
+
+@pytest.mark.parametrize(("level", "status"), [("standard", "enforced"), ("privileged", "absent")])
+def test_descriptors_are_bounded_in_a_sandbox_also_if_nobody_wrote_it(
+    level: Any, status: str
+) -> None:
+    decided = planned(changed(CONTAINED, level=level))
+
+    assert decided.effective["open_files"].status == status
+
+
 def test_rlimits_are_those_that_were_asked_for() -> None:
     spec = limited(open_files=32, cpu_time_ns=1_500_000_000, core_bytes=0)
 

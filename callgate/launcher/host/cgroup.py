@@ -152,6 +152,13 @@ class Group:
             return
         write(path, setting.value)
         found = path.read_text().strip()
+        if setting.listed:
+            wanted = setting.value.split()
+            lines = [line.split() for line in found.splitlines()]
+            rows = [" ".join(row) for row in lines if row[:1] == wanted[:1]]
+            if any(set(wanted) <= set(row.split()) for row in rows):
+                return
+            raise CgroupError(0, f"wrote {setting.value}, reads {rows}", str(path))
         if not _same(setting, found):
             raise CgroupError(0, f"wrote {setting.value}, reads {found}", str(path))
 

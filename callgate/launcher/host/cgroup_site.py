@@ -14,11 +14,14 @@ from pathlib import Path
 
 from callgate.launcher.host import cgroup
 from callgate.launcher.plan.capabilities import Cgroups
-from callgate.launcher.plan.cgroup_plan import CONTROLLERS
+from callgate.launcher.plan.cgroup_plan import CONTROLLERS, IO
 
 SELF = "callgate-self"
 """The child that callgate moves itself into."""
-V1_HIERARCHIES = (*CONTROLLERS, "cpuacct", "freezer")
+V1_HIERARCHIES = (*CONTROLLERS, "cpuacct", "freezer", IO)
+_V1_NAMES = {IO: "blkio"}
+_IN_MEMORY = ("ram", "zram")
+"""Block devices that are no disks."""
 DELEGATE = "start callgate in a group of its own: systemd-run --user --scope -p Delegate=yes"
 
 
@@ -33,8 +36,9 @@ def find() -> Cgroups:
         v2, controllers, reason = _v2(_place(mounts[""], own[""]))
     v1 = {}
     for name in V1_HIERARCHIES:
-        if name in mounts and name in own:
-            place = _place(mounts[name], own[name])
+        shown = _V1_NAMES.get(name, name)
+        if shown in mounts and shown in own:
+            place = _place(mounts[shown], own[shown])
             if place is not None and _can_make(place):
                 v1[name] = str(place)
     missing = [name for name in CONTROLLERS if name not in controllers and name not in v1]
@@ -43,7 +47,19 @@ def find() -> Cgroups:
         v2_controllers=controllers,
         v1=v1,
         reason=f"no {', '.join(missing)} controller: {reason}" if missing else "",
+        disks=_disks(),
     )
+
+
+def _disks() -> tuple[str, ...]:
+    """Return the devices that hold something."""
+    found = []
+    with suppress(OSError):
+        for path in sorted(Path("/sys/block").iterdir()):
+            number, size = _read(path / "dev").strip(), _read(path / "size").strip()
+            if number and size not in ("", "0") and not path.name.startswith(_IN_MEMORY):
+                found.append(number)
+    return tuple(found)
 
 
 def _v2(place: Path | None) -> tuple[Path | None, tuple[str, ...], str]:
@@ -54,13 +70,14 @@ def _v2(place: Path | None) -> tuple[Path | None, tuple[str, ...], str]:
         place = place.parent
     if not _can_make(place):
         return None, (), f"no group can be made in {place}; {DELEGATE}"
-    offered = set(_read(place / "cgroup.controllers").split()) & set(CONTROLLERS)
+    known = (*CONTROLLERS, IO)
+    offered = set(_read(place / "cgroup.controllers").split()) & set(known)
     enabled = set(_read(place / "cgroup.subtree_control").split())
-    reason = "not delegated to this group" if offered != set(CONTROLLERS) else ""
+    reason = "" if offered >= set(CONTROLLERS) else "not delegated to this group"
     if not offered <= enabled:
         reason = _enable(place, offered - enabled) or reason
         enabled = set(_read(place / "cgroup.subtree_control").split())
-    return place, tuple(name for name in CONTROLLERS if name in enabled), reason
+    return place, tuple(name for name in known if name in enabled), reason
 
 
 def _enable(place: Path, names: set[str]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
+from callgate.launcher.plan.launch_plan import OPEN_FILES
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
@@ -112,6 +113,10 @@ def _sandbox(
     owner = _owner(plan, directory)
     if host.uid != 0:
         job["rlimits"] += _shares()
+    if not any(name == "RLIMIT_NOFILE" for name, _ in job["rlimits"]):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        count = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
+        job["rlimits"].append(["RLIMIT_NOFILE", count])
     searched = [bind.path for bind in sandbox.binds if bind.searched]
     # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
     namespace = staged or tmpfs or host.tmpfs.present

@@ -36,6 +36,8 @@ class Cgroups(msgspec.Struct, frozen=True):
     """Controller → a directory in its v1 hierarchy."""
     reason: str = ""
     """Why something is missing."""
+    disks: tuple[str, ...] = ()
+    """The block devices of this host, `MAJOR:MINOR`."""
 
     def holder(self, controller: str) -> Version | None:
         """Return the version whose hierarchy has this controller."""

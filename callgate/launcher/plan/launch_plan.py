@@ -55,6 +55,10 @@ _INSTEAD = {
     "listen": "no listening (a port can still be taken)",
 }
 """What an older landlock's lack costs at level `network`, by what the filter refuses."""
+OPEN_FILES = 1024
+"""In a sandbox, unless somebody wrote another number: what every Linux gives a program at first,
+so that those which want more have been told so. Without it a program that raises its own could
+have the host's, which is hundreds of thousands."""
 _SECOND_NS = 1_000_000_000
 _HALF = "half of its memory"
 _LATE_SOCKETS = (
@@ -203,11 +207,11 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
     extra = bwrap.EXTRA_PIDS if sandboxed else 0
     settings: list[Setting] = []
     hierarchies: list[str] = []
-    for controller in cgroup_plan.CONTROLLERS:
+    for controller in (*cgroup_plan.CONTROLLERS, cgroup_plan.IO):
         holder = groups.holder(controller)
         if holder is None:
             continue
-        more = cgroup_plan.settings(holder, controller, spec.limits, extra)
+        more = cgroup_plan.settings(holder, controller, spec.limits, extra, groups.disks)
         settings += more
         if more and holder == "v1":
             side = cgroup_plan.V1_SIDE_HIERARCHIES.get(controller, ())
@@ -289,16 +293,36 @@ def _effects(
     high = _ENFORCED if slowed else _NO_HIGH
     effects["memory_high"] = _NOT_ASKED if limits.memory_high_bytes is None else high
     asked = {
-        "io_read": limits.io_read_bytes_per_s,
-        "io_write": limits.io_write_bytes_per_s,
         "exec": spec.programs,
         "cgroup_parent": spec.cgroup_parent,
     }
     for kind, written in asked.items():
         effects[kind] = _NOT_ASKED if written is None else _NO_WAY
+    throughput = _throughput(host, cgroup)
+    for kind, rate in (
+        ("io_read", limits.io_read_bytes_per_s),
+        ("io_write", limits.io_write_bytes_per_s),
+    ):
+        effects[kind] = _NOT_ASKED if rate is None else throughput[kind]
+    if limits.open_files is None and spec.level != "privileged" and host.bwrap.present:
+        effects["open_files"] = Effect("enforced", f"{OPEN_FILES:,}, which nobody wrote")
     effects["wall_time"] = _NOT_ASKED if limits.wall_time_ns is None else _ENFORCED
     effects["environment"] = _NOT_ASKED if spec.env.pass_all else _ENFORCED
     return effects
+
+
+def _throughput(host: Host, cgroup: CgroupPlan | None) -> dict[str, Effect]:
+    """Return what holds the bytes that go from and to disks."""
+    files = {each.file for each in cgroup.settings} if cgroup is not None else set()
+    if "io.max" in files:
+        return dict.fromkeys(("io_read", "io_write"), Effect("enforced", "on each disk"))
+    if any(each.startswith("blkio.") for each in files):
+        late = "on each disk, but not what the kernel writes later from its cache (cgroup v1)"
+        return {"io_read": Effect("enforced", "on each disk"), "io_write": Effect("degraded", late)}
+    why = "no cgroup with an io controller"
+    if host.cgroups.holder(cgroup_plan.IO) is not None:
+        why = "this host has no disks of its own"
+    return dict.fromkeys(("io_read", "io_write"), Effect("absent", why))
 
 
 def _workspace_effect(
