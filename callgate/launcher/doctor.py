@@ -26,7 +26,7 @@ from callgate.launcher.plan import cgroup_plan
 from callgate.launcher.plan.bwrap import SCOPE_ABI, SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan
-from callgate.launcher.plan.launch_plan import NOT_ASKED
+from callgate.launcher.plan.effects import NOT_ASKED
 from callgate.launcher.plugins import find_launcher
 from callgate.launcher.protocol import LaunchRefused, Status, gaps_text
 from callgate.launcher.warden import trial_acts

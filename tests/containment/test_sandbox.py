@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pytest
 
-from callgate.launcher import LocalLauncher
+from callgate.launcher import LaunchRefused, LocalLauncher
 from callgate.launcher.plan.bwrap import TCP_ABI
 from callgate.launcher.plan.capabilities import Capability
 from callgate.launcher.warden import landlock
@@ -395,6 +395,39 @@ async def test_a_child_has_no_descriptors_but_its_three(
 
     # The fourth is the directory that it lists.
     assert said.out == "[0, 1, 2, 3]\n"
+
+
+EXECUTES = """
+import os, shutil, subprocess
+shutil.copyfile("/usr/bin/id", "/workspace/id"); os.chmod("/workspace/id", 0o755)
+attempt(lambda: subprocess.run(["/usr/bin/git", "--version"], stdout=-1).returncode)
+attempt(lambda: subprocess.run(["/usr/bin/id"], stdout=-1).returncode)
+attempt(lambda: subprocess.run(["/workspace/id"], stdout=-1).returncode)
+attempt(lambda: os.memfd_create("id"))
+"""
+
+
+@pytest.mark.parametrize("level", SANDBOXED)
+async def test_a_child_with_a_list_of_programs_executes_no_other_file(
+    launcher: LocalLauncher, level: Level
+) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("no such program: git")
+
+    said = await run(launcher, spec(TRY + EXECUTES, level=level, programs=("git",)))
+    free = await run(launcher, spec(TRY + EXECUTES, level=level))
+
+    assert (said.out.split(), said.err) == (["0", *["PermissionError"] * 3], "")
+    assert free.out.split()[:3] == ["0", "0", "0"]
+
+
+async def test_a_program_of_the_list_that_is_not_there_is_refused_by_name(
+    launcher: LocalLauncher,
+) -> None:
+    with pytest.raises(LaunchRefused) as refused:
+        await launcher.launch(spec("", level="strict", programs=("gti",)), run_id=next_id())
+
+    assert refused.value.gaps == {"exec": "gti is not a program that can be run"}
 
 
 @pytest.mark.parametrize("level", SANDBOXED)

@@ -191,7 +191,6 @@ def test_a_soft_limit_that_nothing_holds_is_told_and_refuses_nobody(level: Any) 
     [
         ("io_read", limited(io_read_bytes_per_s=MIB)),
         ("io_write", limited(io_write_bytes_per_s=MIB)),
-        ("exec", changed(CONTAINED, programs=())),
         ("cgroup_parent", changed(CONTAINED, cgroup_parent="/sys/fs/cgroup/agents")),
     ],
 )
@@ -230,6 +229,31 @@ def test_throughput_becomes_a_line_for_each_disk(
     assert [(each.file, each.value) for each in decided.cgroup.settings] == files
     assert decided.effective["io_read"].status == "enforced"
     assert decided.effective["io_write"].status == write
+
+
+@pytest.mark.parametrize(
+    ("level", "host", "status"),
+    [
+        ("standard", ABLE, "enforced"),
+        ("privileged", ABLE, "absent"),
+        ("standard", changed(ABLE, landlock_abi=0), "absent"),
+    ],
+)
+def test_a_list_of_programs_is_held_by_landlock_and_else_refused(
+    level: Any, host: Host, status: str
+) -> None:
+    listed = changed(PROGRAM, programs=("/usr/bin/agent", "/usr/bin/git"))
+    spec = changed(CONTAINED, level=level, programs=("git",), allow_degraded=True)
+
+    decided = planned(spec, host, listed)
+
+    assert decided.effective["exec"].status == status
+    assert ("exec" in decided.gaps) == (status == "absent")
+    if status == "enforced":
+        assert decided.sandbox is not None
+        assert decided.sandbox.landlock is not None
+        assert decided.sandbox.landlock.programs == listed.programs
+        assert "memfd_create" in decided.sandbox.refused
 
 
 def test_one_way_of_throughput_leaves_the_other_alone() -> None:

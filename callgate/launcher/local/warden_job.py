@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
-from callgate.launcher.plan.launch_plan import OPEN_FILES
+from callgate.launcher.plan.effects import OPEN_FILES
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
             landlock.tcp,
             landlock.scoped,
             list(landlock.sockets),
+            None if landlock.programs is None else list(landlock.programs),
         )
     step = {
         "argv": list(plan.argv),

@@ -49,9 +49,9 @@ SCOPE_ABI = 6
 SOCKETS_ABI = 9
 """The version that can keep sockets that have a path away (Linux 7.1)."""
 
-Refused = Literal["internet", "unix", "listen"]
-"""What the filter of system calls leaves out beside its list: internet sockets; Unix sockets
-but for connected pairs; listening."""
+Refused = Literal["internet", "unix", "listen", "memfd_create"]
+"""What the filter of system calls leaves out of its list: internet sockets; Unix sockets but for
+connected pairs; listening; files in memory, which can be executed wherever landlock looks."""
 
 TcpRule = Literal["free", "connect", "none"]
 _TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
@@ -90,6 +90,8 @@ class LandlockPlan(msgspec.Struct, frozen=True):
     """No abstract sockets of, and no signals to, processes outside."""
     sockets: tuple[str, ...] = ()
     """Where sockets of others may be connected to, for a kernel that asks (`SOCKETS_ABI`)."""
+    programs: tuple[str, ...] | None = None
+    """The files that may be executed; None for all."""
 
 
 class Sandbox(msgspec.Struct, frozen=True):
@@ -124,9 +126,10 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
         binds=kept,
         links=tuple(sorted(host.root_links.items())),
         cwd=spec.cwd or WORKSPACE,
-        landlock=landlock_plan(spec.level, host.landlock_abi, kept),
+        landlock=landlock_plan(spec.level, host.landlock_abi, kept, command.programs),
         seccomp=seccomp,
-        refused=refused(spec.level, host.landlock_abi),
+        refused=refused(spec.level, host.landlock_abi)
+        + (() if command.programs is None else ("memfd_create",)),
         staged=bool(spec.mounts and can_stage(host)) or host.uid == 0,
     )
 
@@ -188,7 +191,9 @@ def trees(binds: Iterable[Bind]) -> tuple[Tree, ...]:
     return tuple(Tree(bind, tuple(parts)) for bind, parts in found.values())
 
 
-def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan | None:
+def landlock_plan(
+    level: Level, abi: int, binds: Iterable[Bind], programs: tuple[str, ...] | None = None
+) -> LandlockPlan | None:
     """Return the rules of a level, as far as the kernel knows them."""
     if abi == 0:
         return None
@@ -198,7 +203,8 @@ def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan
     writable = [bind.path for bind in binds if bind.writable]
     sockets = tuple(bind.path for bind in binds if bind.sockets)
     places = (WORKSPACE, TEMPORARY, "/dev", *writable)
-    return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI, sockets=sockets)
+    scoped = abi >= SCOPE_ABI
+    return LandlockPlan(abi, places, tcp, scoped=scoped, sockets=sockets, programs=programs)
 
 
 def refused(level: Level, abi: int) -> tuple[Refused, ...]:

@@ -93,3 +93,5 @@ class Command(msgspec.Struct, frozen=True):
     """Whether any user can reach all of them."""
     doubts: tuple[tuple[str, str], ...] = ()
     """What it needs as well, but as a run may have decided, and why: never bound."""
+    programs: tuple[str, ...] | None = None
+    """Every file that may be executed, if the spec has a list: this program's, and of those."""
