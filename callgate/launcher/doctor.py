@@ -21,7 +21,7 @@ import msgspec
 
 from callgate.launcher.host import cgroup, seccomp, trial
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
-from callgate.launcher.host.cgroup_site import DELEGATE
+from callgate.launcher.host.cgroup_site import DELEGATE, WRITABLE
 from callgate.launcher.plan import cgroup_plan
 from callgate.launcher.plan.bwrap import SCOPE_ABI, SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
@@ -188,7 +188,8 @@ def ended_at_once(host: Host, _known: NamespaceFacts) -> _Answer:
     try:
         with _made(host, plan) as (group, join):
             if _killed(group, join):
-                return "enforced", "v2" if groups.v2 is not None else "v1 freezer", ""
+                v2 = ", ".join(each for each in ("v2", groups.site) if each)
+                return "enforced", v2 if groups.v2 is not None else "v1 freezer", ""
     except OSError as error:
         why = str(error)
     return "degraded", why, delegation(host)
@@ -239,6 +240,8 @@ def _until(reached: Callable[[], bool]) -> bool:
 
 def delegation(host: Host) -> str:
     """Say how callgate gets groups of its own."""
+    if WRITABLE in host.cgroups.reason:
+        return WRITABLE
     if host.uid == 0 and DELEGATE not in host.cgroups.reason:
         return "mount cgroup2 with its controllers at /sys/fs/cgroup, writable for callgate"
     return DELEGATE
@@ -246,7 +249,7 @@ def delegation(host: Host) -> str:
 
 def _without_delegate(host: Host) -> str:
     """Return why there are no groups, without what would help, which is told beside it."""
-    return host.cgroups.reason.removesuffix(f"; {DELEGATE}")
+    return host.cgroups.reason.removesuffix(f"; {DELEGATE}").removesuffix(f"; {WRITABLE}")
 
 
 def _dropped(host: Host) -> int | None:

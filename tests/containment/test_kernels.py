@@ -23,6 +23,10 @@ from tests.vm.machines import QEMU, UML, Machine
 ASKED: Final = os.environ.get("CALLGATE_VM", UML.name)
 BOTH: Final = (
     "in_guest.py::test_callgate_steps_aside_in_its_own_group_and_gets_every_controller",
+    "in_guest.py::test_a_run_has_its_group_in_the_one_that_the_policy_names",
+    "in_guest.py::test_systemd_gives_callgate_a_scope_of_its_own_where_others_share_the_first",
+    "in_guest.py::test_a_service_is_never_moved_away_from_systemd",
+    "in_guest.py::test_in_a_container_with_a_writable_cgroup_all_of_it_steps_aside",
     "in_guest.py::test_out_of_memory_ends_the_whole_group_at_once",
     "in_guest.py::test_no_swap_is_left_to_a_group_with_a_limit",
     "test_limits.py::test_a_child_cannot_allocate_past_64_mib",

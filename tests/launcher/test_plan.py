@@ -191,7 +191,7 @@ def test_a_soft_limit_that_nothing_holds_is_told_and_refuses_nobody(level: Any) 
     [
         ("io_read", limited(io_read_bytes_per_s=MIB)),
         ("io_write", limited(io_write_bytes_per_s=MIB)),
-        ("cgroup_parent", changed(CONTAINED, cgroup_parent="/sys/fs/cgroup/agents")),
+        ("cgroup_parent", changed(limited(pids=9), cgroup_parent="/sys/fs/cgroup/agents")),
     ],
 )
 def test_what_this_launcher_cannot_do_is_refused_if_it_was_written(
@@ -254,6 +254,17 @@ def test_a_list_of_programs_is_held_by_landlock_and_else_refused(
         assert decided.sandbox.landlock is not None
         assert decided.sandbox.landlock.programs == listed.programs
         assert "memfd_create" in decided.sandbox.refused
+
+
+def test_runs_get_their_groups_in_the_one_that_the_policy_names() -> None:
+    groups = changed(ABLE.cgroups, v2="/sys/fs/cgroup/agents")
+    spec = changed(limited(pids=9), cgroup_parent="/sys/fs/cgroup/agents/")
+
+    decided = planned(spec, changed(ABLE, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert decided.cgroup.parent == "/sys/fs/cgroup/agents"
+    assert decided.effective["cgroup_parent"].status == "enforced"
 
 
 def test_one_way_of_throughput_leaves_the_other_alone() -> None:

@@ -165,7 +165,8 @@ class Group:
 
 def group_for(cgroups: Cgroups, plan: CgroupPlan, name: str) -> Group:
     """Return the group that a run of this name has; nothing is made yet."""
-    v2 = Path(cgroups.v2) / (PREFIX + name) if plan.v2 and cgroups.v2 is not None else None
+    parent = plan.parent or cgroups.v2
+    v2 = Path(parent) / (PREFIX + name) if plan.v2 and parent is not None else None
     v1 = {each: Path(cgroups.v1[each]) / (PREFIX + name) for each in plan.v1}
     return Group(v2, v1)
 

@@ -43,13 +43,13 @@ def survey() -> Host:
     )
 
 
-def with_groups(host: Host) -> Host:
-    """Return a copy of `host` with `cgroups` filled in (Linux)."""
+def with_groups(host: Host, parent: str | None = None) -> Host:
+    """Return a copy of `host` with `cgroups` filled in (Linux), below `parent` if it is named."""
     if host.platform != "linux":
         return host
     from callgate.launcher.host import cgroup_site  # noqa: PLC0415  # only who is contained pays
 
-    return msgspec.structs.replace(host, cgroups=cgroup_site.find())
+    return msgspec.structs.replace(host, cgroups=cgroup_site.find(parent))
 
 
 def with_sandbox(host: Host) -> Host:

@@ -170,7 +170,9 @@ class LocalLauncher:
                 host = await asyncio.to_thread(survey.with_sandbox, host)
                 self._tried.add("sandbox")
             self._host = host
-            return host
+        if spec.contained and spec.cgroup_parent is not None:
+            return await asyncio.to_thread(survey.with_groups, host, spec.cgroup_parent)
+        return host
 
     async def _hold(self, decided: LaunchPlan, run_id: str) -> RunResources:
         """Make a warden, and the directory and the group that the plan has."""

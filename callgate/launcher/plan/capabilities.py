@@ -38,6 +38,8 @@ class Cgroups(msgspec.Struct, frozen=True):
     """Why something is missing."""
     disks: tuple[str, ...] = ()
     """The block devices of this host, `MAJOR:MINOR`."""
+    site: str = ""
+    """Whose group `v2` is."""
 
     def holder(self, controller: str) -> Version | None:
         """Return the version whose hierarchy has this controller."""

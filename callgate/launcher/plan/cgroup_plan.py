@@ -55,6 +55,8 @@ class CgroupPlan(msgspec.Struct, frozen=True):
     v1: tuple[str, ...] = ()
     """Hierarchies of v1 that it is in."""
     settings: tuple[Setting, ...] = ()
+    parent: str | None = None
+    """The v2 group that the policy names; None for the one that the survey found."""
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 NOT_ASKED = "not asked for"
 _ENFORCED = Effect("enforced")
 _NOT_ASKED = Effect("absent", NOT_ASKED)
-_NO_WAY = Effect("absent", "this launcher has no way to do it")
 _NO_HIGH = Effect("absent", "no v2 cgroup with a memory controller; above it there is a warning")
 
 RLIMITS = {
@@ -80,11 +79,11 @@ def decide(
     slowed = cgroup is not None and any(each.file == "memory.high" for each in cgroup.settings)
     high = _ENFORCED if slowed else _NO_HIGH
     effects["memory_high"] = _NOT_ASKED if limits.memory_high_bytes is None else high
-    asked = {
-        "cgroup_parent": spec.cgroup_parent,
-    }
-    for kind, written in asked.items():
-        effects[kind] = _NOT_ASKED if written is None else _NO_WAY
+    parent = spec.cgroup_parent
+    in_it = Effect("absent", host.cgroups.reason or "no group is made there")
+    if parent is not None and cgroup is not None and host.cgroups.v2 == parent.rstrip("/"):
+        in_it = _ENFORCED
+    effects["cgroup_parent"] = _NOT_ASKED if parent is None else in_it
     throughput = _throughput(host, cgroup)
     for kind, rate in (
         ("io_read", limits.io_read_bytes_per_s),

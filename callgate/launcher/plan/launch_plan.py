@@ -190,7 +190,8 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
         hierarchies.append("freezer")
     if groups.v2 is None and not hierarchies:
         return None
-    return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings))
+    parent = None if spec.cgroup_parent is None else groups.v2
+    return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings), parent)
 
 
 def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> WorkspacePlan | None:
