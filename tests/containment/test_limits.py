@@ -227,6 +227,23 @@ async def test_a_child_that_spins_is_ended_at_its_cpu_time(launcher: LocalLaunch
     said = await run(launcher, spec("while True: pass", limits={"cpu_time_ns": 1_000_000_000}))
 
     assert (said.stopped.reason, said.stopped.state) == ("cpu_time_limit", "crashed")
+    assert said.stopped.limit is not None
+    assert said.stopped.limit.usage == said.stopped.limit.limit == 1_000_000_000
+
+
+async def test_memory_that_ran_out_is_what_its_group_was_charged_and_never_more(
+    launcher: LocalLauncher,
+) -> None:
+    need("cgroup")
+
+    said = await run(launcher, spec(ALLOCATE, limits={"memory_bytes": 64 * MIB}))
+
+    limit = said.stopped.limit
+    assert said.stopped.reason == "oom"
+    assert limit is not None
+    if limit.usage is not None:  # a kernel before 5.19 does not keep it
+        assert 60 * MIB < limit.usage <= 64 * MIB
+        assert limit.usage == said.stopped.usage.memory_peak_bytes
 
 
 async def test_a_child_cannot_map_more_than_its_address_space(launcher: LocalLauncher) -> None:

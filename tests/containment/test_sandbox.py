@@ -407,6 +407,19 @@ attempt(lambda: os.memfd_create("id"))
 """
 
 
+@pytest.mark.parametrize("level", ["standard", "privileged"])
+async def test_files_are_counted_without_the_directories_that_are_ours(
+    launcher: LocalLauncher, level: Level
+) -> None:
+    code = (
+        "import os\nos.chdir(os.environ['CALLGATE_WORKSPACE'])\nfor n in range(7): os.mkdir(str(n))"
+    )
+
+    said = await run(launcher, spec(code, level=level, limits={"files": 100}))
+
+    assert said.stopped.usage.files == 7
+
+
 @pytest.mark.parametrize("level", SANDBOXED)
 async def test_a_child_with_a_list_of_programs_executes_no_other_file(
     launcher: LocalLauncher, level: Level
