@@ -17,6 +17,7 @@ from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
 from callgate.launcher.plan.effects import OPEN_FILES
+from callgate.launcher.plan.launch_plan import PROCESSES
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def make(
         "env_fds": {environment.CHANNEL_VARIABLE: "channel"} if runtime else {},
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
-        "rlimits": [list(limit) for limit in plan.rlimits],
+        "rlimits": [_rlimit(name, value) for name, value in plan.rlimits],
+        "nice": plan.nice,
         "drop": _owner(plan, directory),
         "no_new_privs": plan.no_new_privs and plan.sandbox is None,
         "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
@@ -150,6 +152,14 @@ def _sandbox(
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _rlimit(name: str, value: int) -> list[str | int]:
+    if name != PROCESSES:
+        return [name, value]
+    from callgate.launcher.host.process_tree import count_of_user  # noqa: PLC0415  # psutil
+
+    return [name, value + count_of_user()]
 
 
 def _shares() -> list[list[str | int]]:

@@ -26,6 +26,17 @@ class Capability(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+RLIMITS = (
+    "RLIMIT_NOFILE",
+    "RLIMIT_CPU",
+    "RLIMIT_AS",
+    "RLIMIT_CORE",
+    "RLIMIT_FSIZE",
+    "RLIMIT_NPROC",
+)
+"""Of which a host has some."""
+
+
 class Cgroups(msgspec.Struct, frozen=True):
     """Where groups can be made, below callgate's own."""
 
@@ -61,6 +72,8 @@ class Host(msgspec.Struct, frozen=True):
     uids: tuple[int, int] | None = UID_RANGES[0]
     """The first of `UID_RANGES` that is mapped here, of which root gives one to each run."""
     warden: Capability = Capability(True)
+    workspaces: bool = True
+    """A run can have a directory whose files are counted."""
     cgroups: Cgroups = Cgroups()
     bwrap: Capability = Capability(False, "not looked for")
     bwrap_path: str = "/usr/bin/bwrap"

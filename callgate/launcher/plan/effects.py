@@ -32,6 +32,7 @@ RLIMITS = {
 _NEVER_A_GAP = ("tree_kill", "memory_high")
 """A soft limit is a wish: without it there still is the warning of the shadow beside it."""
 _LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
+NICED = "a lower priority, in the place of a share"
 _INSTEAD = {
     "unix": "no Unix sockets but connected pairs",
     "listen": "no listening (a port can still be taken)",
@@ -64,6 +65,8 @@ def decide(
     effects["cpu"] = _NOT_ASKED
     if limits.cpu_millicores is not None:
         absent = Effect("absent", host.cgroups.reason or "no cgroup with a cpu controller")
+        elsewhere = host.platform != "linux" and bool(host.rlimits)
+        absent = Effect("degraded", NICED) if elsewhere else absent
         effects["cpu"] = _ENFORCED if "cpu" in controlled else absent
     for kind, value in (("disk", limits.disk_bytes), ("files", limits.files)):
         held = _workspace_effect(kind, spec, host, workspace)
@@ -124,6 +127,10 @@ def _workspace_effect(
     kind: str, spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
 ) -> Effect:
     """Return what holds a limit of the workspace and, if nothing does, why not."""
+    if not host.workspaces:
+        if kind == "disk" and "RLIMIT_FSIZE" in host.rlimits and "disk" not in spec.assumed:
+            return Effect("degraded", "no file may be longer; all together are not counted")
+        return Effect("absent", "this launcher counts no files")
     if workspace is None or not workspace.tmpfs:
         why = "no tmpfs: " + host.tmpfs.reason
         if spec.level == "privileged":

@@ -35,6 +35,10 @@ _LONGEST_FILE = "RLIMIT_FSIZE"
 _LATE = ("RLIMIT_AS", _LONGEST_FILE)
 """Set in the sandbox: bwrap and our last step need more than the agent may have."""
 _SECOND_NS = 1_000_000_000
+PROCESSES = "RLIMIT_NPROC"
+"""Counts all processes of a user: whoever sets it adds those that there are."""
+NICE = 10
+"""Half of the way to the lowest priority: what a share of processors is where nothing holds one."""
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +78,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     drop: Drop | None
     no_new_privs: bool
     sandbox: Sandbox | None
+    nice: int
+    """Added to the priority's number."""
     environment: tuple[str, ...] | None
     """Names that pass if they are set; None for everything."""
 
@@ -137,6 +143,7 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         drop=drop if effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
         sandbox=sandbox,
+        nice=NICE if effective["cpu"].reason == effects.NICED else 0,
         environment=environment.names(spec),
     )
 
@@ -201,6 +208,8 @@ def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> Works
     nobody wrote is lowered to that half if a group holds the memory; one that was written is not.
     """
     limits = spec.limits
+    if not host.workspaces:
+        return None
     bounded = limits.disk_bytes is not None or limits.files is not None
     if spec.level == "privileged":
         directory = WorkspacePlan(False, limits.disk_bytes, limits.files)
@@ -226,9 +235,25 @@ def _rlimits(
         if value is not None and name in host.rlimits:
             # The kernel counts processor time in whole seconds; none would be no limit at all.
             found.append((name, max(1, -(-value // _SECOND_NS)) if name == "RLIMIT_CPU" else value))
-    watched = workspace is not None and not workspace.tmpfs and _LONGEST_FILE in host.rlimits
+    if host.platform != "linux":
+        found += _instead_of_a_group(spec, host, [name for name, _ in found])
+    counted = not host.workspaces if workspace is None else not workspace.tmpfs
+    watched = counted and _LONGEST_FILE in host.rlimits
     # At level privileged it is about all files of the host, which only who wrote `disk` can mean.
     meant = spec.level != "privileged" or "disk" not in spec.assumed
     if watched and meant and spec.limits.disk_bytes is not None:
         found.append((_LONGEST_FILE, spec.limits.disk_bytes))
     return tuple(found)
+
+
+def _instead_of_a_group(spec: LaunchSpec, host: Host, known: list[str]) -> list[tuple[str, int]]:
+    """Return rlimits that stand below a look once a second, where no system has a group.
+
+    Of one process each. Address space is more than memory, so nobody gets it for a default.
+    """
+    memory, pids = spec.limits.memory_bytes, spec.limits.pids
+    written = memory is not None and "memory" not in spec.assumed
+    found = [("RLIMIT_AS", memory)] if written else []
+    found += [] if pids is None else [(PROCESSES, pids)]
+    usable = [name for name in host.rlimits if name not in known]
+    return [(name, value) for name, value in found if value is not None and name in usable]
