@@ -37,6 +37,7 @@ PURE = frozenset(
         "launcher/plan/capabilities",
         "launcher/plan/cgroup_plan",
         "launcher/plan/environment",
+        "launcher/plan/effects",
         "launcher/plan/launch_plan",
         "launcher/protocol",
         "limits/admission",

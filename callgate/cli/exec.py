@@ -45,7 +45,15 @@ class Level(StrEnum):
 def _count(text: object) -> int:
     if isinstance(text, str) and text.isdigit() and 0 < int(text) <= units.MAX_COUNT:
         return int(text)
-    raise UnitError("a whole number above zero")
+    raise UnitError(f"a whole number from 1 to {units.MAX_COUNT:,}")
+
+
+def _size(text: object) -> int:
+    """Read a number of bytes above zero."""
+    size = units.size_bytes(text)
+    if size == 0:
+        raise UnitError("a size above zero, such as 512Mi")
+    return size
 
 
 class _Limit(NamedTuple):
@@ -54,7 +62,7 @@ class _Limit(NamedTuple):
     metavar: str
     help: str
     member: str
-    """Of `ResourceLimits`."""
+    """Of `ResourceLimits`, or of `LaunchSpec` if it is one of `_TIMES`."""
     read: Callable[[object], int]
     default: str | None = None
     bare: bool = False
@@ -73,7 +81,22 @@ _LIMITS = {
     "open_files": _Limit("N", "Open files of a process", "open_files", _count),
     "cpu_time": _Limit("T", "Processor time of a process", "cpu_time_ns", _TIME),
     "timeout": _Limit("T", "Time from start to end", "wall_time_ns", _TIME, "60s"),
+    "connections": _Limit("N", "Network connections at once", "connections", _count),
+    "address_space": _Limit(
+        "M", "Address space of a process", "address_space_bytes", _size, bare=True
+    ),
+    "core_size": _Limit("M", "Size of a core dump; 0 for none", "core_bytes", _BYTES, bare=True),
+    "io_read": _Limit(
+        "M", "Bytes a second from each disk", "io_read_bytes_per_s", _size, bare=True
+    ),
+    "io_write": _Limit(
+        "M", "Bytes a second to each disk", "io_write_bytes_per_s", _size, bare=True
+    ),
+    "kill_grace": _Limit("T", "Time to end before it is killed; 5s", "kill_grace_ns", _TIME),
+    "monitor_interval": _Limit("T", "Time between two looks; 1s", "monitor_interval_ns", _TIME),
 }
+_TIMES = ("kill_grace", "monitor_interval")
+"""Those that are no limits."""
 """The defaults are the seeds' limits; a command that hangs for ever helps nobody."""
 
 
@@ -196,10 +219,15 @@ def _from_policy(file: Path, agent: str | None, command: list[str]) -> LaunchSpe
 def _narrowed(spec: LaunchSpec, written: dict[str, str | None]) -> LaunchSpec:
     """With the options in the place of what the policy or the defaults say."""
     found = {name: text for name, text in written.items() if text is not None}
+    if UNLIMITED in (found.get(name) for name in _TIMES):
+        raise typer.BadParameter("a time is needed", param_hint="--kill-grace, --monitor-interval")
+    times = _members({name: text for name, text in found.items() if name in _TIMES})
+    limits = _members({name: text for name, text in found.items() if name not in _TIMES})
     return msgspec.structs.replace(
         spec,
-        limits=msgspec.structs.replace(spec.limits, **_members(found)),
+        limits=msgspec.structs.replace(spec.limits, **limits),
         assumed=tuple(name for name in spec.assumed if name not in found),
+        **times,
     )
 
 

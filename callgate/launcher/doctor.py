@@ -21,12 +21,12 @@ import msgspec
 
 from callgate.launcher.host import cgroup, seccomp, trial
 from callgate.launcher.host.causes import NamespaceFacts, no_namespaces
-from callgate.launcher.host.cgroup_site import DELEGATE
+from callgate.launcher.host.cgroup_site import DELEGATE, WRITABLE
 from callgate.launcher.plan import cgroup_plan
-from callgate.launcher.plan.bwrap import SOCKETS_ABI
+from callgate.launcher.plan.bwrap import SCOPE_ABI, SOCKETS_ABI
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan
-from callgate.launcher.plan.launch_plan import NOT_ASKED
+from callgate.launcher.plan.effects import NOT_ASKED
 from callgate.launcher.plugins import find_launcher
 from callgate.launcher.protocol import LaunchRefused, Status, gaps_text
 from callgate.launcher.warden import trial_acts
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from callgate.launcher.plan.cgroup_plan import Counters
     from callgate.launcher.protocol import Effect, Launcher
 
-LANDLOCK_FULL: Final = 6
-"""The version that level strict needs."""
 GROUP_LIMITS: Final = ResourceLimits(
     memory_bytes=trial_acts.GROUP_MEMORY_BYTES, cpu_millicores=100, pids=trial_acts.GROUP_PIDS
 )
@@ -130,9 +128,9 @@ def landlock(_host: Host, _known: NamespaceFacts) -> _Answer:
     if not tried.ok:
         fix = "boot a kernel from 5.13 on with `landlock` in its lsm= list"
         return "absent", tried.reason, fix
-    if (tried.value or 0) < LANDLOCK_FULL:
-        why = f"version {tried.value}; level strict needs {LANDLOCK_FULL}"
-        return "degraded", why, "use Linux 6.12 or newer"
+    if (tried.value or 0) < SCOPE_ABI:
+        why = f"version {tried.value}: level network has fewer kinds of sockets"
+        return "enforced", why, ""
     late = "; sockets that the host makes below a mount after a launch are not refused (9 can)"
     return "enforced", f"version {tried.value}{late * ((tried.value or 0) < SOCKETS_ABI)}", ""
 
@@ -190,7 +188,8 @@ def ended_at_once(host: Host, _known: NamespaceFacts) -> _Answer:
     try:
         with _made(host, plan) as (group, join):
             if _killed(group, join):
-                return "enforced", "v2" if groups.v2 is not None else "v1 freezer", ""
+                v2 = ", ".join(each for each in ("v2", groups.site) if each)
+                return "enforced", v2 if groups.v2 is not None else "v1 freezer", ""
     except OSError as error:
         why = str(error)
     return "degraded", why, delegation(host)
@@ -241,6 +240,8 @@ def _until(reached: Callable[[], bool]) -> bool:
 
 def delegation(host: Host) -> str:
     """Say how callgate gets groups of its own."""
+    if WRITABLE in host.cgroups.reason:
+        return WRITABLE
     if host.uid == 0 and DELEGATE not in host.cgroups.reason:
         return "mount cgroup2 with its controllers at /sys/fs/cgroup, writable for callgate"
     return DELEGATE
@@ -248,7 +249,7 @@ def delegation(host: Host) -> str:
 
 def _without_delegate(host: Host) -> str:
     """Return why there are no groups, without what would help, which is told beside it."""
-    return host.cgroups.reason.removesuffix(f"; {DELEGATE}")
+    return host.cgroups.reason.removesuffix(f"; {DELEGATE}").removesuffix(f"; {WRITABLE}")
 
 
 def _dropped(host: Host) -> int | None:

@@ -119,7 +119,7 @@ def explain(
         f"Agent {agent} was ended: it went over its {kind.noun} limit.",
         "",
         *_requested(kind, spec),
-        f"  used   {used}",
+        f"  {'peak' if stopped.reason == 'oom' else 'used'}   {used}",
         f"  limit  {amount(limit.limit, kind.unit)}",
         "",
         "What it may mean:",

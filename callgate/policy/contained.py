@@ -94,19 +94,19 @@ class Containment(Strict):
     ] = None
     io_read: Annotated[
         BytesLimit | None,
-        Key("Bytes read from disks in a second.", "nothing", member="io_read_bytes_per_s"),
+        Key("Bytes read from each disk in a second.", "launcher", member="io_read_bytes_per_s"),
     ] = None
     io_write: Annotated[
         BytesLimit | None,
-        Key("Bytes written to disks in a second.", "nothing", member="io_write_bytes_per_s"),
+        Key("Bytes written to each disk in a second.", "launcher", member="io_write_bytes_per_s"),
     ] = None
     exec: Annotated[
         Programs | None,
-        Key("Programs that it may execute beside its command; without it, all.", "nothing"),
+        Key("Programs that it may execute beside its command; without it, all.", "launcher"),
     ] = None
     cgroup_parent: Annotated[
         CgroupPath | None,
-        Key("The cgroup of this host in which runs get theirs.", "nothing"),
+        Key("The cgroup of this host in which runs get theirs.", "launcher"),
     ] = None
     mounts: Annotated[
         list[Mount],

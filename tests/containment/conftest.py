@@ -29,11 +29,9 @@ async def launcher(root: Path) -> AsyncIterator[LocalLauncher]:
 
 
 @pytest.fixture
-def sandbox(request: pytest.FixtureRequest) -> None:
-    """Need what the test's level needs; without a parameter `level`, what every level needs."""
-    call = getattr(request.node, "callspec", None)
-    level = "strict" if call is None else call.params.get("level", "strict")
-    need("bwrap", "seccomp", "tmpfs", "landlock_files" if level == "standard" else "landlock")
+def sandbox() -> None:
+    """Need what every level with a sandbox needs."""
+    need("bwrap", "seccomp", "tmpfs", "landlock_files")
 
 
 @pytest.fixture

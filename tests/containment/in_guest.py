@@ -36,6 +36,119 @@ def test_callgate_steps_aside_in_its_own_group_and_gets_every_controller() -> No
         assert file.read() == f"0::/gate/{SELF}\n"
 
 
+def agents() -> None:
+    """Make a group for runs; callgate has stepped aside in its own one by then."""
+    this_host()
+    Path("/sys/fs/cgroup/gate/agents").mkdir()
+
+
+def delegate(group: Path) -> None:
+    """Have controllers for what is made in a group."""
+    (group / "cgroup.subtree_control").write_text("+memory +cpu +pids")
+
+
+async def test_a_run_has_its_group_in_the_one_that_the_policy_names(
+    launcher: LocalLauncher,
+) -> None:
+    agents()
+    code = "print(open('/proc/self/cgroup').read().strip())"
+    named = "/sys/fs/cgroup/gate/agents"
+
+    said = await run(launcher, spec(code, limits={"pids": 9}, cgroup_parent=named))
+    taken = spec(code, limits={"pids": 9}, cgroup_parent=f"/sys/fs/cgroup/gate/{SELF}")
+    with pytest.raises(LaunchRefused) as refused:
+        await launcher.launch(taken, run_id=next_id())
+
+    assert said.out.startswith("0::/gate/agents/callgate-run-")
+    assert "has processes of its own" in refused.value.gaps["cgroup_parent"]
+
+
+FIND = """
+import subprocess, sys
+from pathlib import Path
+from callgate.launcher.host import cgroup_site
+cgroup_site.SYSTEMD, cgroup_site.BUSCTL = Path("/proc"), Path(sys.argv[1])
+found = cgroup_site.find()
+print(found.v2, *found.v2_controllers, Path("/proc/self/cgroup").read_text().strip())
+print(found.site, found.reason, sep="; ")
+"""
+BUS = """#!/bin/sh
+# As systemd does: a scope below the parent, with controllers, and the process in it.
+echo "$@" > "$0.said"
+scope=/sys/fs/cgroup/user/$8
+mkdir $scope
+echo ${14} > $scope/cgroup.procs
+"""
+
+
+def beside_another(group: str, *words: str) -> list[str]:
+    """Run a program in a group in which there is another process too."""
+    this_host()
+    Path(group).mkdir()
+    delegate(Path("/sys/fs/cgroup"))
+    script = 'echo $$ > "$0/cgroup.procs"; sleep 60 & "$@"; code=$?; kill $!; exit $code'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, group, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_systemd_gives_callgate_a_scope_of_its_own_where_others_share_the_first(
+    root: Path,
+) -> None:
+    bus = root / "busctl"
+    bus.write_text(BUS)
+    bus.chmod(0o755)
+    Path("/sys/fs/cgroup/user").mkdir()
+    delegate(Path("/sys/fs/cgroup/user"))
+
+    words = (sys.executable, "-c", FIND, str(bus))
+    found, site = beside_another("/sys/fs/cgroup/user/session-1.scope", *words)
+
+    place, *controllers, own = found.split()
+    assert place.startswith("/sys/fs/cgroup/user/callgate-")
+    assert place.endswith(".scope")
+    assert controllers == ["memory", "cpu", "pids"]
+    assert own == f"0::{place.removeprefix('/sys/fs/cgroup')}/{SELF}"
+    assert site == f"{place.rpartition('/')[2]}, made by systemd; "
+    said = (root / "busctl.said").read_text().split()
+    assert said[:6] == [
+        *("--system", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"),
+        *("org.freedesktop.systemd1.Manager", "StartTransientUnit"),
+    ]
+    assert said[-4:] == ["Delegate", "b", "true", "0"]
+
+
+def test_a_service_is_never_moved_away_from_systemd(root: Path) -> None:
+    bus = root / "busctl"
+    bus.write_text(BUS)
+    bus.chmod(0o755)
+
+    words = (sys.executable, "-c", FIND, str(bus))
+    found, site = beside_another("/sys/fs/cgroup/other.service", *words)
+
+    assert found.endswith("0::/other.service")
+    assert "other processes share callgate's own group" in site
+    assert not (root / "busctl.said").exists()
+
+
+def test_in_a_container_with_a_writable_cgroup_all_of_it_steps_aside(root: Path) -> None:
+    inside = 'umount /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"'
+    words = ("unshare", "--cgroup", "--mount", "/bin/sh", "-c", inside, "sh")
+
+    found, site = beside_another(
+        "/sys/fs/cgroup/box", *words, sys.executable, "-c", FIND, str(root / "none")
+    )
+
+    assert found == f"/sys/fs/cgroup memory cpu pids 0::/{SELF}"
+    assert site == "its container's group; "
+
+
 async def test_out_of_memory_ends_the_whole_group_at_once(launcher: LocalLauncher) -> None:
     code = """
 import os
@@ -99,7 +212,10 @@ except OSError as error:
     assert started.effective["landlock"].status == "absent"
 
 
-async def test_an_old_landlock_is_enough_for_standard(launcher: LocalLauncher) -> None:
+@pytest.mark.parametrize("level", ["strict", "standard", "network"])
+async def test_an_old_landlock_is_enough_for_each_level(
+    launcher: LocalLauncher, level: Level
+) -> None:
     code = """
 import os
 try:
@@ -107,7 +223,7 @@ try:
 except OSError as error:
     print(error.strerror, os.path.exists("/proc/3"), os.getuid())
 """
-    started = await launcher.launch(spec(code, level="standard"), run_id=next_id())
+    started = await launcher.launch(spec(code, level=level), run_id=next_id())
     stopped = await started.wait()
     out = os.read(started.stdout, 100)
     close(started)
@@ -117,16 +233,6 @@ except OSError as error:
     assert (stopped.reason, said) == ("exited", ["Read-only", "file", "system", "False"])
     assert is_of_an_agent(int(user))
     assert started.effective["landlock"].status == "enforced"
-
-
-@pytest.mark.parametrize("level", ["strict", "network"])
-async def test_an_old_landlock_is_too_little_for_other_levels_which_say_so(
-    launcher: LocalLauncher, level: Level
-) -> None:
-    with pytest.raises(LaunchRefused) as refused:
-        await launcher.launch(spec("pass", level=level), run_id=next_id())
-
-    assert f"{SCOPE_ABI} is needed" in refused.value.gaps["landlock"]
 
 
 JOINED = """

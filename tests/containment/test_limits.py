@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.containment.agents import MIB, next_id, read_line, run, spec
-from tests.containment.capabilities import need
+from tests.containment.capabilities import need, this_host
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from callgate.launcher import LocalLauncher
+    from callgate.model import Level
 
 pytestmark = pytest.mark.usefixtures("linux")
 
@@ -170,10 +173,77 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
     assert said.out == "(32, 32)\n"
 
 
+@pytest.mark.parametrize("level", ["strict", "standard", "network"])
+async def test_a_child_of_a_sandbox_cannot_open_what_the_host_has_of_descriptors(
+    launcher: LocalLauncher, level: Level
+) -> None:
+    need("bwrap", "seccomp", "tmpfs", "landlock_files")
+    code = """
+import os, resource
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+try:
+    while True:
+        last = os.open("/dev/null", os.O_RDONLY)
+except OSError as error:
+    print(last, error.strerror)
+"""
+    said = await run(launcher, spec(code, level=level))
+
+    assert said.out.splitlines() == ["(1024, 1024)", "1023 Too many open files"]
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Path:
+    """A file of 3 MiB that a group's throughput is about."""
+    need("cgroup")
+    device = tmp_path.stat().st_dev
+    disk = f"{os.major(device)}:{os.minor(device)}"
+    if this_host().cgroups.holder("io") is None or disk not in this_host().cgroups.disks:
+        pytest.skip(f"io: no group with that controller, or {disk} is no whole disk")
+    file = tmp_path / "long"
+    with file.open("wb") as out:
+        out.write(os.urandom(3 * MIB))
+        os.fsync(out.fileno())
+    return file
+
+
+async def test_a_child_reads_no_faster_from_a_disk_than_it_may(
+    launcher: LocalLauncher, on_disk: Path
+) -> None:
+    code = f"""
+import mmap, os, time
+fd, page = os.open({str(on_disk)!r}, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, {MIB})
+began = time.monotonic()
+while os.readv(fd, [page]): pass
+print(time.monotonic() - began)
+"""
+    said = await run(launcher, spec(code, limits={"io_read_bytes_per_s": 2 * MIB}))
+
+    assert said.err == ""
+    assert float(said.out) > 1.0
+
+
 async def test_a_child_that_spins_is_ended_at_its_cpu_time(launcher: LocalLauncher) -> None:
     said = await run(launcher, spec("while True: pass", limits={"cpu_time_ns": 1_000_000_000}))
 
     assert (said.stopped.reason, said.stopped.state) == ("cpu_time_limit", "crashed")
+    assert said.stopped.limit is not None
+    assert said.stopped.limit.usage == said.stopped.limit.limit == 1_000_000_000
+
+
+async def test_memory_that_ran_out_is_what_its_group_was_charged_and_never_more(
+    launcher: LocalLauncher,
+) -> None:
+    need("cgroup")
+
+    said = await run(launcher, spec(ALLOCATE, limits={"memory_bytes": 64 * MIB}))
+
+    limit = said.stopped.limit
+    assert said.stopped.reason == "oom"
+    assert limit is not None
+    if limit.usage is not None:  # a kernel before 5.19 does not keep it
+        assert 60 * MIB < limit.usage <= 64 * MIB
+        assert limit.usage == said.stopped.usage.memory_peak_bytes
 
 
 async def test_a_child_cannot_map_more_than_its_address_space(launcher: LocalLauncher) -> None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pytest
 
-from callgate.launcher import LocalLauncher
+from callgate.launcher import LaunchRefused, LocalLauncher
+from callgate.launcher.plan.bwrap import TCP_ABI
 from callgate.launcher.plan.capabilities import Capability
+from callgate.launcher.warden import landlock
 from callgate.launcher.warden.tree import descendants
 from callgate.model import EnvSpec, Level, MountSpec
 from tests.containment.agents import MIB, close, next_id, read_line, run, spec
@@ -130,13 +132,14 @@ async def test_a_child_cannot_open_a_tcp_connection_to_the_outside(
 
     said = await run(launcher, spec(code, level=level))
 
-    # landlock refuses before the network can; a namespace without routes has no way out.
+    # The filter refuses before the network can; a namespace without routes has no way out.
     assert said.out == ("PermissionError\n" if level == "strict" else "OSError\n")
 
 
 async def test_a_child_of_level_network_cannot_listen_on_a_port_of_its_choice(
     launcher: LocalLauncher,
 ) -> None:
+    need("landlock")
     code = TRY + (
         "s = socket.socket(); attempt(lambda: s.bind(('127.0.0.1', 34567)))\n"
         "s = socket.socket(); attempt(lambda: s.bind(('127.0.0.1', 0)))\n"
@@ -147,22 +150,83 @@ async def test_a_child_of_level_network_cannot_listen_on_a_port_of_its_choice(
     assert said.out == "PermissionError\nNone\n"
 
 
-@pytest.mark.parametrize("level", ["strict", "network"])
+OLDEST_OF_SOME = 2
+"""Debian 12's landlock; on a kernel with a newer one only this much of it is used."""
+ABSTRACT = """
+name = chr(0) + %r
+attempt(lambda: socket.socket(socket.AF_UNIX).connect(name))
+attempt(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", name + "d"))
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"x", name + "d"))
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].connect(name))
+    attempt(lambda: socket.socketpair(socket.AF_UNIX, kind)[0].connect(name + "d"))
+"""
+
+
+@pytest.fixture(params=[OLDEST_OF_SOME, TCP_ABI, None], ids=["landlock-2", "landlock-4", "own"])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Use no more of landlock than an older kernel has."""
+    own = this_host().landlock_abi
+    if (request.param or 0) > own:
+        pytest.skip(f"landlock: this kernel has {own} only")
+    found: int = request.param or own
+    monkeypatch.setattr(landlock, "abi", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("level", SANDBOXED)
 async def test_a_child_cannot_reach_an_abstract_socket_of_the_host(
-    launcher: LocalLauncher, level: Level
+    launcher: LocalLauncher, level: Level, version: int
 ) -> None:
     name = f"callgate-test-{os.getpid()}"
-    code = TRY + (
-        f"s = socket.socket(socket.AF_UNIX); attempt(lambda: s.connect(chr(0) + {name!r}))"
-    )
-    with socket.socket(socket.AF_UNIX) as server:
+    datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with socket.socket(socket.AF_UNIX) as server, datagrams:
         server.bind("\0" + name)
         server.listen()
+        server.setblocking(False)
+        datagrams.bind("\0" + name + "d")
+        datagrams.setblocking(False)
 
-        said = await run(launcher, spec(code, level=level))
+        said = await run(launcher, spec(TRY + ABSTRACT % name, level=level))
 
-    refused = {"strict": "ConnectionRefusedError", "network": "PermissionError"}
-    assert said.out == f"{refused[level]}\n"
+        assert said.err == ""
+        assert len(said.out.splitlines()) == 11, version
+        for reached in (server.accept, lambda: datagrams.recv(9)):
+            with pytest.raises(BlockingIOError):
+                reached()
+
+
+async def test_level_network_listens_only_where_landlock_keeps_it_from_ports(
+    launcher: LocalLauncher, listening: int, version: int
+) -> None:
+    code = (
+        TRY
+        + f"""
+s = socket.socket(); s.bind(("127.0.0.1", 0)); attempt(s.listen)
+attempt(lambda: socket.create_connection(("127.0.0.1", {listening}), 5).recv(9))
+import asyncio
+async def main(): return await asyncio.to_thread(int, "7")
+print(asyncio.run(main()))
+"""
+    )
+    said = await run(launcher, spec(code, level="network"))
+
+    listened = "None" if version >= TCP_ABI else "PermissionError"
+    assert said.out.splitlines() == [listened, "b'hello'", "7"]
+
+
+async def test_level_strict_has_no_internet_socket_on_any_kernel(
+    launcher: LocalLauncher, version: int
+) -> None:
+    kinds = "(socket.AF_INET, socket.AF_INET6), (socket.SOCK_STREAM, socket.SOCK_DGRAM)"
+    code = TRY + (
+        f"import itertools\nfor each in itertools.product({kinds}):\n"
+        "    attempt(lambda: socket.socket(*each))"
+    )
+
+    said = await run(launcher, spec(code, level="strict"))
+
+    assert said.out.split() == ["PermissionError"] * 4, version
 
 
 @pytest.mark.parametrize("level", SANDBOXED)
@@ -333,6 +397,52 @@ async def test_a_child_has_no_descriptors_but_its_three(
     assert said.out == "[0, 1, 2, 3]\n"
 
 
+EXECUTES = """
+import os, shutil, subprocess
+shutil.copyfile("/usr/bin/id", "/workspace/id"); os.chmod("/workspace/id", 0o755)
+attempt(lambda: subprocess.run(["/usr/bin/git", "--version"], stdout=-1).returncode)
+attempt(lambda: subprocess.run(["/usr/bin/id"], stdout=-1).returncode)
+attempt(lambda: subprocess.run(["/workspace/id"], stdout=-1).returncode)
+attempt(lambda: os.memfd_create("id"))
+"""
+
+
+@pytest.mark.parametrize("level", ["standard", "privileged"])
+async def test_files_are_counted_without_the_directories_that_are_ours(
+    launcher: LocalLauncher, level: Level
+) -> None:
+    code = (
+        "import os\nos.chdir(os.environ['CALLGATE_WORKSPACE'])\nfor n in range(7): os.mkdir(str(n))"
+    )
+
+    said = await run(launcher, spec(code, level=level, limits={"files": 100}))
+
+    assert said.stopped.usage.files == 7
+
+
+@pytest.mark.parametrize("level", SANDBOXED)
+async def test_a_child_with_a_list_of_programs_executes_no_other_file(
+    launcher: LocalLauncher, level: Level
+) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("no such program: git")
+
+    said = await run(launcher, spec(TRY + EXECUTES, level=level, programs=("git",)))
+    free = await run(launcher, spec(TRY + EXECUTES, level=level))
+
+    assert (said.out.split(), said.err) == (["0", *["PermissionError"] * 3], "")
+    assert free.out.split()[:3] == ["0", "0", "0"]
+
+
+async def test_a_program_of_the_list_that_is_not_there_is_refused_by_name(
+    launcher: LocalLauncher,
+) -> None:
+    with pytest.raises(LaunchRefused) as refused:
+        await launcher.launch(spec("", level="strict", programs=("gti",)), run_id=next_id())
+
+    assert refused.value.gaps == {"exec": "gti is not a program that can be run"}
+
+
 @pytest.mark.parametrize("level", SANDBOXED)
 async def test_a_child_gets_only_the_variables_that_are_named(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, level: Level
@@ -415,6 +525,8 @@ new Worker("console.log('thread')", { eval: true });
 
 @pytest.mark.parametrize("level", ["standard", "network"])
 async def test_a_child_can_talk_to_itself_over_tcp(launcher: LocalLauncher, level: Level) -> None:
+    if level == "network":
+        need("landlock")  # else the filter refuses to listen
     code = """
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:

@@ -540,6 +540,11 @@ def test_a_policy_with_problems_is_exit_1(tmp_path: Path) -> None:
         ["--memory", "much", "--", "true"],
         ["--cpu", "-1", "--", "true"],
         ["--pids", "0", "--", "true"],
+        ["--connections", "0", "--", "true"],
+        ["--address-space", "0", "--", "true"],
+        ["--io-read", "0", "--", "true"],
+        ["--kill-grace", "unlimited", "--", "true"],
+        ["--monitor-interval", "5", "--", "true"],
         ["--timeout", "5", "--", "true"],
         ["--level", "none", "--", "true"],
         ["--mount", "/nonexistent", "--", "true"],
@@ -549,6 +554,42 @@ def test_what_cannot_be_understood_is_exit_2(words: list[str]) -> None:
     result = CliRunner().invoke(exec_module.app, words)
 
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_a_number_that_is_too_large_is_told_by_its_bounds() -> None:
+    result = CliRunner().invoke(exec_module.app, ["--open-files", "2147483648", "--", "true"])
+
+    assert result.exit_code == 2
+    assert "from 1 to" in " ".join(result.stderr.split())
+
+
+def test_each_limit_of_a_process_has_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: list[LaunchSpec] = []
+
+    def answer(spec: LaunchSpec) -> int:
+        specs.append(spec)
+        return 0
+
+    monkeypatch.setattr(exec_module, "_answer", answer)
+    options = {
+        "--connections": "20",
+        "--address-space": "4Gi",
+        "--core-size": "0",
+        "--io-read": "1Mi",
+        "--io-write": "2Mi",
+        "--kill-grace": "250ms",
+        "--monitor-interval": "100ms",
+    }
+
+    words = [word for pair in options.items() for word in pair]
+    result = CliRunner().invoke(exec_module.app, [*words, "--", "true"])
+
+    assert result.exit_code == 0, result.output
+    (spec,) = specs
+    limits = spec.limits
+    assert (limits.connections, limits.address_space_bytes, limits.core_bytes) == (20, 4 << 30, 0)
+    assert (limits.io_read_bytes_per_s, limits.io_write_bytes_per_s) == (1 << 20, 2 << 20)
+    assert (spec.kill_grace_ns, spec.monitor_interval_ns) == (250_000_000, 100_000_000)
 
 
 def test_a_limit_can_be_switched_off() -> None:

@@ -236,10 +236,14 @@ def fails(monkeypatch: pytest.MonkeyPatch, result: Tried) -> None:
     monkeypatch.setattr(trial, "act", lambda *_, **__: result)
 
 
-def test_an_old_landlock_is_a_degraded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_landlock_says_what_level_network_has_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fails(monkeypatch, Tried(ok=True, value=3))
 
-    assert doctor.landlock(Host(), NamespaceFacts())[0] == "degraded"
+    status, why, _ = doctor.landlock(Host(), NamespaceFacts())
+
+    assert (status, why) == ("enforced", "version 3: level network has fewer kinds of sockets")
 
 
 def test_without_a_landlock_the_kernels_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

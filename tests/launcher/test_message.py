@@ -29,6 +29,15 @@ def test_it_says_who_which_limit_and_how_much() -> None:
     assert lines[-1] == "  - if you trust it, raise `memory` in its containment"
 
 
+def test_the_most_that_was_used_is_called_a_peak() -> None:
+    info = LimitInfo("memory", "agent:heavy", 64 * MIB, 64 * MIB)
+
+    text = explain("heavy", Stopped("oom", "paused", limit=info))
+
+    assert text is not None
+    assert text.splitlines()[2:4] == ["  peak   64 MiB", "  limit  64 MiB"]
+
+
 @pytest.mark.parametrize("kind", sorted(LIMIT_REASONS))
 def test_every_limit_that_can_end_a_run_has_its_own_words(kind: str) -> None:
     text = explain("a", stopped(kind, 3, 5))

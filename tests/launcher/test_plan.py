@@ -191,14 +191,99 @@ def test_a_soft_limit_that_nothing_holds_is_told_and_refuses_nobody(level: Any) 
     [
         ("io_read", limited(io_read_bytes_per_s=MIB)),
         ("io_write", limited(io_write_bytes_per_s=MIB)),
-        ("exec", changed(CONTAINED, programs=())),
-        ("cgroup_parent", changed(CONTAINED, cgroup_parent="/sys/fs/cgroup/agents")),
+        ("cgroup_parent", changed(limited(pids=9), cgroup_parent="/sys/fs/cgroup/agents")),
     ],
 )
 def test_what_this_launcher_cannot_do_is_refused_if_it_was_written(
     feature: str, spec: LaunchSpec
 ) -> None:
     assert set(gaps(spec, ABLE)) == {feature}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "write"),
+    [
+        (
+            Cgroups(v2="/own", v2_controllers=("io",), disks=("8:0", "8:16")),
+            [("io.max", "8:0 rbps=1 wbps=2"), ("io.max", "8:16 rbps=1 wbps=2")],
+            "enforced",
+        ),
+        (
+            Cgroups(v1={"io": "/v1"}, disks=("8:0",)),
+            [
+                ("blkio.throttle.read_bps_device", "8:0 1"),
+                ("blkio.throttle.write_bps_device", "8:0 2"),
+            ],
+            "degraded",
+        ),
+    ],
+)
+def test_throughput_becomes_a_line_for_each_disk(
+    groups: Cgroups, files: list[tuple[str, str]], write: str
+) -> None:
+    spec = limited(io_read_bytes_per_s=1, io_write_bytes_per_s=2)
+
+    decided = planned(spec, changed(POOR, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert [(each.file, each.value) for each in decided.cgroup.settings] == files
+    assert decided.effective["io_read"].status == "enforced"
+    assert decided.effective["io_write"].status == write
+
+
+@pytest.mark.parametrize(
+    ("level", "host", "status"),
+    [
+        ("standard", ABLE, "enforced"),
+        ("privileged", ABLE, "absent"),
+        ("standard", changed(ABLE, landlock_abi=0), "absent"),
+    ],
+)
+def test_a_list_of_programs_is_held_by_landlock_and_else_refused(
+    level: Any, host: Host, status: str
+) -> None:
+    listed = changed(PROGRAM, programs=("/usr/bin/agent", "/usr/bin/git"))
+    spec = changed(CONTAINED, level=level, programs=("git",), allow_degraded=True)
+
+    decided = planned(spec, host, listed)
+
+    assert decided.effective["exec"].status == status
+    assert ("exec" in decided.gaps) == (status == "absent")
+    if status == "enforced":
+        assert decided.sandbox is not None
+        assert decided.sandbox.landlock is not None
+        assert decided.sandbox.landlock.programs == listed.programs
+        assert "memfd_create" in decided.sandbox.refused
+
+
+def test_runs_get_their_groups_in_the_one_that_the_policy_names() -> None:
+    groups = changed(ABLE.cgroups, v2="/sys/fs/cgroup/agents")
+    spec = changed(limited(pids=9), cgroup_parent="/sys/fs/cgroup/agents/")
+
+    decided = planned(spec, changed(ABLE, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert decided.cgroup.parent == "/sys/fs/cgroup/agents"
+    assert decided.effective["cgroup_parent"].status == "enforced"
+
+
+def test_one_way_of_throughput_leaves_the_other_alone() -> None:
+    groups = Cgroups(v2="/own", v2_controllers=("io",), disks=("8:0",))
+
+    decided = planned(limited(io_write_bytes_per_s=2), changed(POOR, cgroups=groups))
+
+    assert decided.cgroup is not None
+    assert [each.value for each in decided.cgroup.settings] == ["8:0 wbps=2"]
+    assert decided.effective["io_read"].reason == NOT_ASKED
+
+
+@pytest.mark.parametrize(("level", "status"), [("standard", "enforced"), ("privileged", "absent")])
+def test_descriptors_are_bounded_in_a_sandbox_also_if_nobody_wrote_it(
+    level: Any, status: str
+) -> None:
+    decided = planned(changed(CONTAINED, level=level))
+
+    assert decided.effective["open_files"].status == status
 
 
 def test_rlimits_are_those_that_were_asked_for() -> None:
@@ -329,14 +414,32 @@ def test_without_a_sandbox_root_stays_root_for_a_program_that_nobody_else_can_re
 
 
 @pytest.mark.parametrize(
-    ("abi", "status"), [(0, "absent"), (3, "degraded"), (5, "degraded"), (6, "enforced")]
+    ("abi", "refused"), [(2, ("unix", "listen")), (4, ("unix",)), (5, ("unix",)), (6, ())]
 )
-def test_level_network_needs_a_landlock_that_knows_sockets(abi: int, status: str) -> None:
-    spec = changed(CONTAINED, level="network", allow_degraded=True)
+def test_at_level_network_the_filter_refuses_what_an_older_landlock_does_not_know(
+    abi: int, refused: tuple[str, ...]
+) -> None:
+    decided = planned(changed(CONTAINED, level="network"), changed(ABLE, landlock_abi=abi))
 
-    decided = planned(spec, changed(ABLE, landlock_abi=abi))
+    assert decided.sandbox is not None
+    assert decided.sandbox.refused == refused
+    assert decided.effective["landlock"].status == "enforced"
+    assert decided.effective["landlock"].reason.startswith("landlock version") == bool(refused)
 
-    assert decided.effective["landlock"].status == status
+
+def test_sockets_of_a_mount_are_a_gap_where_the_filter_must_refuse_them() -> None:
+    mounts = (MountSpec("/run/service", sockets=True),)
+    spec = changed(CONTAINED, level="network", mounts=mounts)
+
+    assert gaps(spec, changed(ABLE, landlock_abi=5)).keys() == {"landlock"}
+    assert planned(spec).gaps == {}
+
+
+@pytest.mark.parametrize("level", ["strict", "standard", "network"])
+def test_no_level_of_a_sandbox_is_had_without_any_landlock(level: Any) -> None:
+    assert gaps(changed(CONTAINED, level=level), changed(ABLE, landlock_abi=0)).keys() == {
+        "landlock"
+    }
 
 
 def test_level_standard_needs_a_landlock_that_knows_files() -> None:
@@ -422,11 +525,18 @@ def test_a_mount_that_is_no_place_of_its_own_is_refused(path: str) -> None:
     assert gaps(spec, ABLE).keys() == {"filesystem"}
 
 
-def test_connections_need_no_watch_where_there_is_no_network() -> None:
-    spec = limited(connections=5)
+@pytest.mark.parametrize(
+    ("level", "status"),
+    [
+        *(("strict", "enforced"), ("standard", "degraded")),
+        *(("network", "degraded"), ("privileged", "degraded")),
+    ],
+)
+def test_connections_are_watched_where_a_process_can_have_one(level: Any, status: str) -> None:
+    decided = planned(changed(limited(connections=5), level=level))
 
-    assert planned(changed(spec, level="standard")).effective["connections"].status == "enforced"
-    assert planned(changed(spec, level="network")).effective["connections"].status == "degraded"
+    assert decided.effective["connections"].status == status
+    assert ("connections" in decided.kernel) == (status == "enforced")
 
 
 def test_a_plan_names_variables_and_never_holds_a_value() -> None:

@@ -152,13 +152,21 @@ class Group:
             return
         write(path, setting.value)
         found = path.read_text().strip()
+        if setting.listed:
+            wanted = setting.value.split()
+            lines = [line.split() for line in found.splitlines()]
+            rows = [" ".join(row) for row in lines if row[:1] == wanted[:1]]
+            if any(set(wanted) <= set(row.split()) for row in rows):
+                return
+            raise CgroupError(0, f"wrote {setting.value}, reads {rows}", str(path))
         if not _same(setting, found):
             raise CgroupError(0, f"wrote {setting.value}, reads {found}", str(path))
 
 
 def group_for(cgroups: Cgroups, plan: CgroupPlan, name: str) -> Group:
     """Return the group that a run of this name has; nothing is made yet."""
-    v2 = Path(cgroups.v2) / (PREFIX + name) if plan.v2 and cgroups.v2 is not None else None
+    parent = plan.parent or cgroups.v2
+    v2 = Path(parent) / (PREFIX + name) if plan.v2 and parent is not None else None
     v1 = {each: Path(cgroups.v1[each]) / (PREFIX + name) for each in plan.v1}
     return Group(v2, v1)
 

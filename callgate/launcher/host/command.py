@@ -74,7 +74,7 @@ def _reaches(path: Path, environ: Mapping[str, str], places: Places) -> dict[str
         if each.is_symlink():
             waiting.append((Path(os.path.normpath(each.parent / each.readlink())), doubt))
         else:
-            waiting += [(named, doubt) for named in _interpreter(each, environ)]
+            waiting += [(named, doubt) for named in interpreters(each, environ)]
     return found
 
 
@@ -141,8 +141,8 @@ def _home(prefix: Path) -> list[Path]:
     return [python] if python is not None and python.exists() else []
 
 
-def _interpreter(path: Path, environ: Mapping[str, str]) -> list[Path]:
-    """What a script's first line names, through `env` if it says so."""
+def interpreters(path: Path, environ: Mapping[str, str]) -> list[Path]:
+    """Return what a script's first line names, through `env` if it says so."""
     try:
         with path.open("rb") as file:
             line = file.readline(_SHEBANG_BYTES)

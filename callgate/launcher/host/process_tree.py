@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Final
 
 import psutil
@@ -27,6 +28,17 @@ _PROC: Final[bool] = sys.platform == "linux"
 def descendants(pid: int) -> list[int]:
     """Return every process below one, parents first where the system tells."""
     return (tree.descendants(pid) if _PROC else _children(pid))[:MAX_PIDS]
+
+
+def count_of_user() -> int:
+    """Return the processes of our user, threads included, as the kernel counts for a limit."""
+    own = psutil.Process()
+    count = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.username() == own.username():
+                count += process.num_threads()
+    return count
 
 
 def _children(pid: int) -> list[int]:

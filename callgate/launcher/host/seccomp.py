@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from callgate.launcher.host import syscalls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from callgate.launcher.host.syscalls import Comparison
+    from callgate.launcher.plan.bwrap import Refused
 
 LIBRARY: Final = "libseccomp.so.2"
 """By the name that the loader knows: `ctypes.util.find_library` starts processes."""
@@ -68,10 +69,10 @@ class _Argument(ctypes.Structure):
 
 
 @cache
-def program() -> bytes:
-    """Return the filter as BPF; raises `Unavailable`."""
+def program(refused: tuple[Refused, ...] = ()) -> bytes:
+    """Return the filter as BPF, without what is refused beside the list; raises `Unavailable`."""
     library = load()
-    return before(_number(library, "ioctl")) + export(library, rules(library))
+    return before(_number(library, "ioctl")) + export(library, rules(library, refused))
 
 
 def load() -> Any:
@@ -95,13 +96,16 @@ def load() -> Any:
     return library
 
 
-def rules(library: Any) -> Iterator[Rule]:
+def rules(library: Any, refused: Collection[Refused] = ()) -> Iterator[Rule]:
     """Yield the rules for this machine; raises `Unavailable` where no list has been written."""
     unassigned = syscalls.UNASSIGNED.get(library.seccomp_arch_native())
     if unassigned is None:
         raise Unavailable(f"there is no list of system calls for {os.uname().machine}")
-    yield from ((ALLOW, _number(library, name), ()) for name in syscalls.ALLOWED)
-    yield from ((ALLOW, _number(library, name), given) for name, given in syscalls.ALLOWED_IF)
+    for name in syscalls.ALLOWED:
+        if name not in refused:  # `listen`
+            yield ALLOW, _number(library, name), ()
+    for name, given in syscalls.allowed_if(refused):
+        yield ALLOW, _number(library, name), given
     yield from ((AS_IF_MISSING, _number(library, name), ()) for name in syscalls.MISSING)
     yield from ((AS_IF_MISSING, number, ()) for each in unassigned for number in each)
 

@@ -17,11 +17,10 @@ import msgspec
 from callgate.launcher.host import helper_program, seccomp, trial
 from callgate.launcher.host.lean_process import interpreter
 from callgate.launcher.plan import bwrap
-from callgate.launcher.plan.capabilities import UID_RANGES, Capability, Host, mapped_range
+from callgate.launcher.plan.capabilities import RLIMITS, UID_RANGES, Capability, Host, mapped_range
 from callgate.launcher.warden import landlock, libc
 
 NO_SUBREAPER = "only Linux has subreapers: what leaves the agent's session is not found"
-_RLIMITS = ("RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_FSIZE")
 
 
 def survey() -> Host:
@@ -43,13 +42,13 @@ def survey() -> Host:
     )
 
 
-def with_groups(host: Host) -> Host:
-    """Return a copy of `host` with `cgroups` filled in (Linux)."""
+def with_groups(host: Host, parent: str | None = None) -> Host:
+    """Return a copy of `host` with `cgroups` filled in (Linux), below `parent` if it is named."""
     if host.platform != "linux":
         return host
     from callgate.launcher.host import cgroup_site  # noqa: PLC0415  # only who is contained pays
 
-    return msgspec.structs.replace(host, cgroups=cgroup_site.find())
+    return msgspec.structs.replace(host, cgroups=cgroup_site.find(parent))
 
 
 def with_sandbox(host: Host) -> Host:
@@ -92,4 +91,4 @@ def _rlimits() -> tuple[str, ...]:
         import resource  # noqa: PLC0415  # not on Windows
     except ImportError:
         return ()
-    return tuple(name for name in _RLIMITS if hasattr(resource, name))
+    return tuple(name for name in RLIMITS if hasattr(resource, name))

@@ -1,4 +1,4 @@
-"""System calls that a process in a sandbox may make. Data only; `seccomp.py` compiles it.
+"""System calls that a process in a sandbox may make. Data; `seccomp.py` compiles it.
 
 The list is what Docker's default profile allows a container without capabilities, less what
 reads other processes (ptrace and the like), what finds files by handle, and what changes the
@@ -11,7 +11,10 @@ call that an architecture does not have (`open` on aarch64) is left out there.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 Comparison = tuple[int, int, int]
 """An argument's index, a mask, and what the argument must be under that mask."""
@@ -79,7 +82,7 @@ _LOW: Final = 0xFFFF_FFFF
 """The kernel takes these arguments as 32-bit numbers, so more must not be compared."""
 _KIND: Final = 0xF
 """Of a socket's type; the rest are flags."""
-_STREAM, _DGRAM = 1, 2
+_STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _INTERNET: Final = (
@@ -107,6 +110,28 @@ ALLOWED_IF: Final[tuple[tuple[str, tuple[Comparison, ...]], ...]] = (
     ),
 )
 """A call that stands here several times is allowed if all comparisons of one entry hold."""
+
+
+def allowed_if(
+    refused: Collection[str] = (),
+) -> Iterator[tuple[str, tuple[Comparison, ...]]]:
+    """Yield `ALLOWED_IF` without what is refused: `internet` sockets, `unix` sockets.
+
+    A pair of Unix sockets stays, if it is of a kind that cannot be connected to another one:
+    a datagram of a pair can be sent to any socket.
+    """
+    for name, given in ALLOWED_IF:
+        family = given[0][2]
+        if name == "socket" and "internet" in refused and family in (_INET, _INET6):
+            continue
+        if name == "socket" and "unix" in refused and family == _UNIX:
+            continue
+        if name == "socketpair" and "unix" in refused:
+            yield name, (*given, (1, _KIND, _STREAM))
+            yield name, (*given, (1, _KIND, _SEQPACKET))
+            continue
+        yield name, given
+
 
 TERMINAL_IOCTLS: Final = (
     0x5412,  # TIOCSTI: types into a terminal as if it were the user

@@ -15,8 +15,10 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from callgate.launcher import limit_message
-from callgate.launcher.host import cgroup, command, helper_program, places, survey
+from callgate.launcher.host import cgroup, command, helper_program, places, programs, survey
 from callgate.launcher.local import run_resources, warden_job, workspace
 from callgate.launcher.local.local_run import LocalRun
 from callgate.launcher.local.monitor import Monitor
@@ -85,6 +87,14 @@ class LocalLauncher:
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="command")
+        if spec.programs is not None:
+            asked_for = (spec.programs, found.path, self._environ, spec.cwd)
+            try:
+                listed = await asyncio.to_thread(programs.files, *asked_for)
+            except programs.NotFound as error:
+                gaps = {"exec": f"{error} is not a program that can be run"}
+                raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="exec") from None
+            found = msgspec.structs.replace(found, programs=listed)
         decided = plan(spec, host, found)
         if isinstance(decided, Refusal):
             raise LaunchRefused(agent=spec.agent, gaps=decided.gaps)
@@ -160,7 +170,9 @@ class LocalLauncher:
                 host = await asyncio.to_thread(survey.with_sandbox, host)
                 self._tried.add("sandbox")
             self._host = host
-            return host
+        if spec.contained and spec.cgroup_parent is not None:
+            return await asyncio.to_thread(survey.with_groups, host, spec.cgroup_parent)
+        return host
 
     async def _hold(self, decided: LaunchPlan, run_id: str) -> RunResources:
         """Make a warden, and the directory and the group that the plan has."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from callgate.launcher.plan.launch_plan import LaunchPlan
     from callgate.model import LaunchSpec, RunState, StopReason
 
+_SECOND_NS = 1_000_000_000
 _SIGNALLED = 128
 """A shell, and bwrap, say "ended by signal N" as this plus N."""
 _SIGKILL = 9
@@ -262,12 +263,15 @@ class LocalRun:
         limits = self.spec.limits
         failed = number is not None or code != 0
         if failed and counters.oom_kills > self._counted_before.oom_kills:
-            used = usage.memory_peak_bytes
+            used = counters.peak_bytes or None  # of the group, which the limit is about
             return "oom", self.limit("memory", limits.memory_bytes, used)
         killed = number in _KILLS
         cpu = limits.cpu_time_ns
         if killed and cpu is not None and ended.cpu_ns >= cpu * _NEARLY:
-            return "cpu_time_limit", self.limit("cpu_time", cpu, ended.cpu_ns)
+            # By the kernel's count of one process, in whole seconds; `usage` has the exact sum.
+            counted = dict(self.plan.rlimits).get("RLIMIT_CPU")
+            used = None if counted is None else counted * _SECOND_NS
+            return "cpu_time_limit", self.limit("cpu_time", cpu, used)
         if failed and counters.forks_refused > self._counted_before.forks_refused:
             return "pids_limit", self.limit("pids", limits.pids, limits.pids)
         held = dict((*self.plan.rlimits, *self.plan.late_rlimits))
@@ -291,7 +295,8 @@ class LocalRun:
 
     def _final_usage(self, ended: Exit, counters: Counters, last: Usage) -> Usage:
         """Return the last sample, with what is known exactly only at the end."""
-        peak = max(ended.peak_bytes, counters.peak_bytes, last.memory_peak_bytes or 0)
+        # What a process has resident counts pages that others pay for, which a group does not.
+        peak = counters.peak_bytes or max(ended.peak_bytes, last.memory_peak_bytes or 0)
         cpu_ns = max(ended.cpu_ns, counters.cpu_ns, last.cpu_ns or 0)
         return msgspec.structs.replace(last, cpu_ns=cpu_ns, memory_peak_bytes=peak or None)
 

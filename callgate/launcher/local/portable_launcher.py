@@ -2,11 +2,13 @@
 
 An agent is started as it is, watched through psutil, and ended with every process that
 psutil finds below it. That is weaker than a warden: nobody ends it after a killed callgate,
-and a process whose parent has gone is no longer found. There are no rlimits. The plan says
-all this as `absent` or `degraded`, and a policy that asks for more is refused.
+and a process whose parent has gone is no longer found. Where Python has `resource`, a small
+process sets rlimits and a lower priority for itself and becomes the agent; Windows has none.
+The plan says all this as `absent` or `degraded`, and a policy that asks for more is refused.
 
-Untested on Windows: its tests run on Linux, where it works in the same way. Job Objects
-would close the gaps and are for a plugin, as Apple's containers are on macOS.
+Never run on Windows: its tests run on Linux, where it works in the same way, and once more with
+`resource` hidden. Job Objects would close the gaps and are for a plugin, as Apple's containers
+are on macOS.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from callgate.launcher.host import command
-from callgate.launcher.host.process_tree import descendants, kill_tree
+from callgate.launcher.host.lean_process import interpreter, stub
+from callgate.launcher.host.process_tree import count_of_user, descendants, kill_tree
 from callgate.launcher.local.local_run import LocalRun, Resources
 from callgate.launcher.local.monitor import Monitor
 from callgate.launcher.local.stdio import Stdio
 from callgate.launcher.local.warden_client import Exit, Started
 from callgate.launcher.plan import environment
-from callgate.launcher.plan.capabilities import Capability, Host
-from callgate.launcher.plan.launch_plan import LaunchPlan, Refusal, plan
+from callgate.launcher.plan.capabilities import RLIMITS, Capability, Host
+from callgate.launcher.plan.launch_plan import PROCESSES, LaunchPlan, Refusal, plan
 from callgate.launcher.protocol import LaunchRefused
 
 if TYPE_CHECKING:
@@ -37,11 +40,22 @@ if TYPE_CHECKING:
     from callgate.launcher.protocol import Run
     from callgate.model import LaunchSpec
 
-HOST = Host(
-    platform="win32",
-    warden=Capability(False, "no warden: what outlives its parent is not found"),
-    bwrap=Capability(False, "there is no bwrap on this system"),
-)
+
+def this_host() -> Host:
+    """Return what can be held here: rlimits, where Python has them."""
+    try:
+        import resource  # noqa: PLC0415  # not on Windows
+    except ImportError:
+        names: tuple[str, ...] = ()
+    else:
+        names = tuple(name for name in RLIMITS if hasattr(resource, name))
+    return Host(
+        platform="posix" if names else "win32",
+        rlimits=names,
+        warden=Capability(False, "no warden: what outlives its parent is not found"),
+        workspaces=False,
+        bwrap=Capability(False, "there is no bwrap on this system"),
+    )
 
 
 class PortableLauncher:
@@ -64,7 +78,7 @@ class PortableLauncher:
         if found is None:
             gaps = {"command": f"{spec.command[0]} is not a program that can be run"}
             raise LaunchRefused(agent=spec.agent, gaps=gaps, stage="command")
-        decided = plan(spec, HOST, found)
+        decided = plan(spec, this_host(), found)
         gaps = decided.gaps if isinstance(decided, Refusal) else {}
         if spec.terminal:
             gaps["terminal"] = "not on this system"
@@ -88,15 +102,17 @@ class PortableLauncher:
         decided = await self.plan(spec)
         stdio: Stdio | None = None
         try:
+            env = environment.build(spec, self._environ, None, decided.argv[0])
+            words = await asyncio.to_thread(_limited, decided, env)
             stdio = Stdio(spec)
             process = subprocess.Popen(  # noqa: ASYNC220, S603  # from a local file, no shell
-                decided.argv,
+                words,
                 stdin=stdio.theirs["stdin"],
                 stdout=stdio.theirs["stdout"],
                 stderr=stdio.theirs["stderr"],
                 bufsize=0,
                 cwd=spec.cwd,
-                env=environment.build(spec, self._environ, None, decided.argv[0]),
+                env=env,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         except (OSError, ValueError) as error:  # the latter for a command with a NUL in it
@@ -126,6 +142,19 @@ class PortableLauncher:
         for run in list(self.runs.values()):
             await run.wait()
         await self._monitor.aclose()
+
+
+def _limited(decided: LaunchPlan, env: Mapping[str, str]) -> list[str]:
+    """Return the agent's words, behind those of the process that limits itself, if it must."""
+    rlimits = dict(decided.rlimits)
+    if not rlimits and not decided.nice:
+        return list(decided.argv)
+    if PROCESSES in rlimits:
+        rlimits[PROCESSES] += count_of_user()
+    limits = ",".join(f"{name}={value}" for name, value in rlimits.items())
+    names = "\n".join(env)
+    start = [interpreter(), "-I", "-S", "-c", stub("limiter"), limits, str(decided.nice), names]
+    return [*start, *decided.argv]
 
 
 class ProcessTree(Resources):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from callgate.launcher.host import helper_program, seccomp
 from callgate.launcher.local.workspace import PARTS
 from callgate.launcher.plan import bwrap, environment
+from callgate.launcher.plan.effects import OPEN_FILES
+from callgate.launcher.plan.launch_plan import PROCESSES
 from callgate.launcher.warden import warden_mounts
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ def make(
         "env_fds": {environment.CHANNEL_VARIABLE: "channel"} if runtime else {},
         "cwd": spec.cwd or _cwd(plan, directory),
         "cgroups": shown,
-        "rlimits": [list(limit) for limit in plan.rlimits],
+        "rlimits": [_rlimit(name, value) for name, value in plan.rlimits],
+        "nice": plan.nice,
         "drop": _owner(plan, directory),
         "no_new_privs": plan.no_new_privs and plan.sandbox is None,
         "stdio": {"stdin": 0, "stdout": 1, "stderr": 2},
@@ -113,6 +116,10 @@ def _sandbox(
     owner = _owner(plan, directory)
     if host.uid != 0:
         job["rlimits"] += _shares()
+    if not any(name == "RLIMIT_NOFILE" for name, _ in job["rlimits"]):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        count = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
+        job["rlimits"].append(["RLIMIT_NOFILE", count])
     searched = [bind.path for bind in sandbox.binds if bind.searched]
     # A namespace of the warden's, also without a tmpfs: the kernel counts by namespace there.
     namespace = staged or tmpfs or host.tmpfs.present
@@ -136,7 +143,7 @@ def _sandbox(
     uid, gid = owner or [host.uid, os.getegid()]
     files = bwrap.files(sandbox, uid, gid)
     job["data"] = {name: text.encode() for name, text in files.items()} | {
-        "seccomp": seccomp.program() if sandbox.seccomp else b"",
+        "seccomp": seccomp.program(sandbox.refused) if sandbox.seccomp else b"",
         "inside": _inside(job, plan),
     }
     job["args"] = bwrap.arguments(sandbox, place, stage)
@@ -146,6 +153,14 @@ def _sandbox(
     job["stdio"] = {"stdin": 0, "stdout": 1, "report": 2}
     job["inherit"] = [*job["inherit"], "stderr"]
     job["terminal"] = False
+
+
+def _rlimit(name: str, value: int) -> list[str | int]:
+    if name != PROCESSES:
+        return [name, value]
+    from callgate.launcher.host.process_tree import count_of_user  # noqa: PLC0415  # psutil
+
+    return [name, value + count_of_user()]
 
 
 def _shares() -> list[list[str | int]]:
@@ -209,6 +224,7 @@ def _inside(job: dict[str, Any], plan: LaunchPlan) -> bytes:
             landlock.tcp,
             landlock.scoped,
             list(landlock.sockets),
+            None if landlock.programs is None else list(landlock.programs),
         )
     step = {
         "argv": list(plan.argv),

@@ -49,6 +49,10 @@ SCOPE_ABI = 6
 SOCKETS_ABI = 9
 """The version that can keep sockets that have a path away (Linux 7.1)."""
 
+Refused = Literal["internet", "unix", "listen", "memfd_create"]
+"""What the filter of system calls leaves out of its list: internet sockets; Unix sockets but for
+connected pairs; listening; files in memory, which can be executed wherever landlock looks."""
+
 TcpRule = Literal["free", "connect", "none"]
 _TCP_RULES: dict[str, TcpRule] = {"strict": "none", "network": "connect"}
 """At `standard` a network namespace of its own is enough, and its own loopback is useful."""
@@ -86,6 +90,8 @@ class LandlockPlan(msgspec.Struct, frozen=True):
     """No abstract sockets of, and no signals to, processes outside."""
     sockets: tuple[str, ...] = ()
     """Where sockets of others may be connected to, for a kernel that asks (`SOCKETS_ABI`)."""
+    programs: tuple[str, ...] | None = None
+    """The files that may be executed; None for all."""
 
 
 class Sandbox(msgspec.Struct, frozen=True):
@@ -97,6 +103,7 @@ class Sandbox(msgspec.Struct, frozen=True):
     cwd: str
     landlock: LandlockPlan | None
     seccomp: bool
+    refused: tuple[Refused, ...] = ()
     staged: bool = False
     """The warden mounts everything that is bound in a place of its own, by descriptor."""
 
@@ -119,8 +126,10 @@ def sandbox(spec: LaunchSpec, host: Host, command: Command, *, seccomp: bool) ->
         binds=kept,
         links=tuple(sorted(host.root_links.items())),
         cwd=spec.cwd or WORKSPACE,
-        landlock=landlock_plan(spec.level, host.landlock_abi, kept),
+        landlock=landlock_plan(spec.level, host.landlock_abi, kept, command.programs),
         seccomp=seccomp,
+        refused=refused(spec.level, host.landlock_abi)
+        + (() if command.programs is None else ("memfd_create",)),
         staged=bool(spec.mounts and can_stage(host)) or host.uid == 0,
     )
 
@@ -182,7 +191,9 @@ def trees(binds: Iterable[Bind]) -> tuple[Tree, ...]:
     return tuple(Tree(bind, tuple(parts)) for bind, parts in found.values())
 
 
-def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan | None:
+def landlock_plan(
+    level: Level, abi: int, binds: Iterable[Bind], programs: tuple[str, ...] | None = None
+) -> LandlockPlan | None:
     """Return the rules of a level, as far as the kernel knows them."""
     if abi == 0:
         return None
@@ -192,7 +203,22 @@ def landlock_plan(level: Level, abi: int, binds: Iterable[Bind]) -> LandlockPlan
     writable = [bind.path for bind in binds if bind.writable]
     sockets = tuple(bind.path for bind in binds if bind.sockets)
     places = (WORKSPACE, TEMPORARY, "/dev", *writable)
-    return LandlockPlan(abi, places, tcp, scoped=abi >= SCOPE_ABI, sockets=sockets)
+    scoped = abi >= SCOPE_ABI
+    return LandlockPlan(abi, places, tcp, scoped=scoped, sockets=sockets, programs=programs)
+
+
+def refused(level: Level, abi: int) -> tuple[Refused, ...]:
+    """Return what the filter refuses because neither namespaces nor this landlock keep it away.
+
+    The host's abstract sockets and ports are in the host's network namespace, which level
+    `network` has; signals stay in the namespace of processes, which every level has of its own.
+    Level `strict` needs no network, its own loopback included, on any kernel.
+    """
+    if level == "strict":
+        return ("internet",)
+    if level != "network" or abi >= SCOPE_ABI:
+        return ()
+    return ("unix",) if abi >= TCP_ABI else ("unix", "listen")
 
 
 def arguments(plan: Sandbox, workspace: str, stage: str) -> list[str]:

@@ -26,6 +26,17 @@ class Capability(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+RLIMITS = (
+    "RLIMIT_NOFILE",
+    "RLIMIT_CPU",
+    "RLIMIT_AS",
+    "RLIMIT_CORE",
+    "RLIMIT_FSIZE",
+    "RLIMIT_NPROC",
+)
+"""Of which a host has some."""
+
+
 class Cgroups(msgspec.Struct, frozen=True):
     """Where groups can be made, below callgate's own."""
 
@@ -36,6 +47,10 @@ class Cgroups(msgspec.Struct, frozen=True):
     """Controller → a directory in its v1 hierarchy."""
     reason: str = ""
     """Why something is missing."""
+    disks: tuple[str, ...] = ()
+    """The block devices of this host, `MAJOR:MINOR`."""
+    site: str = ""
+    """Whose group `v2` is."""
 
     def holder(self, controller: str) -> Version | None:
         """Return the version whose hierarchy has this controller."""
@@ -57,6 +72,8 @@ class Host(msgspec.Struct, frozen=True):
     uids: tuple[int, int] | None = UID_RANGES[0]
     """The first of `UID_RANGES` that is mapped here, of which root gives one to each run."""
     warden: Capability = Capability(True)
+    workspaces: bool = True
+    """A run can have a directory whose files are counted."""
     cgroups: Cgroups = Cgroups()
     bwrap: Capability = Capability(False, "not looked for")
     bwrap_path: str = "/usr/bin/bwrap"
@@ -91,3 +108,5 @@ class Command(msgspec.Struct, frozen=True):
     """Whether any user can reach all of them."""
     doubts: tuple[tuple[str, str], ...] = ()
     """What it needs as well, but as a run may have decided, and why: never bound."""
+    programs: tuple[str, ...] | None = None
+    """Every file that may be executed, if the spec has a list: this program's, and of those."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Version = Literal["v1", "v2"]
 
 CONTROLLERS: Final = ("memory", "cpu", "pids")
+IO: Final = "io"
+"""Of v2; v1's `blkio` goes by this name, too. Few have it, and few ask for it."""
 V1_SIDE_HIERARCHIES: Final = {"cpu": ("cpuacct",)}
 """Joined with a controller: v1 counts a group's processor time in another one."""
 
@@ -41,6 +43,8 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     """Else it may be missing: a kernel without swap has no file for it."""
     rounded: bool = False
     """The kernel keeps whole pages, rounded down."""
+    listed: bool = False
+    """The kernel keeps a line for each device; the value is one of them."""
 
 
 class CgroupPlan(msgspec.Struct, frozen=True):
@@ -51,6 +55,8 @@ class CgroupPlan(msgspec.Struct, frozen=True):
     v1: tuple[str, ...] = ()
     """Hierarchies of v1 that it is in."""
     settings: tuple[Setting, ...] = ()
+    parent: str | None = None
+    """The v2 group that the policy names; None for the one that the survey found."""
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +70,11 @@ class Counters(msgspec.Struct, frozen=True, gc=False):
 
 
 def settings(
-    version: Version, controller: str, limits: ResourceLimits, extra_pids: int = 0
+    version: Version,
+    controller: str,
+    limits: ResourceLimits,
+    extra_pids: int = 0,
+    disks: tuple[str, ...] = (),
 ) -> tuple[Setting, ...]:
     """Return what is written for one controller, in this order; nothing without a limit."""
     match controller:
@@ -80,8 +90,26 @@ def settings(
             )
         case "pids" if limits.pids is not None:
             return (Setting(version, "pids", "pids.max", str(limits.pids + extra_pids)),)
+        case "io":
+            return tuple(each for disk in disks for each in _io(version, disk, limits))
         case _:
             return ()
+
+
+def _io(version: Version, disk: str, limits: ResourceLimits) -> tuple[Setting, ...]:
+    """Return the throughput that one disk (`MAJOR:MINOR`) gives to a group."""
+    asked = (
+        ("rbps", "blkio.throttle.read_bps_device", limits.io_read_bytes_per_s),
+        ("wbps", "blkio.throttle.write_bps_device", limits.io_write_bytes_per_s),
+    )
+    if version == "v1":
+        return tuple(
+            Setting("v1", IO, file, f"{disk} {value}", listed=True)
+            for _, file, value in asked
+            if value is not None
+        )
+    words = " ".join(f"{word}={value}" for word, _, value in asked if value is not None)
+    return (Setting("v2", IO, "io.max", f"{disk} {words}", listed=True),) if words else ()
 
 
 def _memory(version: Version, limits: ResourceLimits) -> tuple[Setting, ...]:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from callgate.launcher.limit_message import size
-from callgate.launcher.plan import bwrap, cgroup_plan, environment
+from callgate.launcher.plan import bwrap, cgroup_plan, effects, environment
 from callgate.launcher.plan.bwrap import Sandbox  # msgspec reads it
 from callgate.launcher.plan.capabilities import DROP_ID
 from callgate.launcher.plan.cgroup_plan import CgroupPlan, Setting
@@ -28,39 +27,18 @@ from callgate.launcher.protocol import Effect
 from callgate.model import Level
 
 if TYPE_CHECKING:
-    from callgate.launcher.plan.capabilities import Capability, Command, Host
+    from callgate.launcher.plan.capabilities import Command, Host
     from callgate.model import LaunchSpec, ResourceLimits
 
-NOT_ASKED = "not asked for"
-_ENFORCED = Effect("enforced")
-_NOT_ASKED = Effect("absent", NOT_ASKED)
-_NO_WAY = Effect("absent", "this launcher has no way to do it")
-_NO_HIGH = Effect("absent", "no v2 cgroup with a memory controller; above it there is a warning")
-
-RLIMITS = {
-    "open_files": ("RLIMIT_NOFILE", "open_files"),
-    "cpu_time": ("RLIMIT_CPU", "cpu_time_ns"),
-    "address_space": ("RLIMIT_AS", "address_space_bytes"),
-    "core_size": ("RLIMIT_CORE", "core_bytes"),
-}
-_NEVER_A_GAP = ("tree_kill", "memory_high")
-"""A soft limit is a wish: without it there still is the warning of the shadow beside it."""
 _LONGEST_FILE = "RLIMIT_FSIZE"
 """A floor under a directory that is only watched: between two looks no one file outgrows it."""
 _LATE = ("RLIMIT_AS", _LONGEST_FILE)
 """Set in the sandbox: bwrap and our last step need more than the agent may have."""
-_LEVEL_FEATURES = ("namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop")
-_LANDLOCK_NEEDED: dict[Level, int] = {
-    "strict": bwrap.SCOPE_ABI,
-    "standard": 1,
-    "network": bwrap.SCOPE_ABI,
-}
 _SECOND_NS = 1_000_000_000
-_HALF = "half of its memory"
-_LATE_SOCKETS = (
-    "a socket that the host makes below a mount after the launch can be connected to: "
-    f"only landlock {bwrap.SOCKETS_ABI} (Linux 7.1) refuses that"
-)
+PROCESSES = "RLIMIT_NPROC"
+"""Counts all processes of a user: whoever sets it adds those that there are."""
+NICE = 10
+"""Half of the way to the lowest priority: what a share of processors is where nothing holds one."""
 
 
 class WorkspacePlan(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +78,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     drop: Drop | None
     no_new_privs: bool
     sandbox: Sandbox | None
+    nice: int
+    """Added to the priority's number."""
     environment: tuple[str, ...] | None
     """Names that pass if they are set; None for everything."""
 
@@ -131,12 +111,12 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
     sandboxed = spec.level != "privileged" and host.bwrap.present
     cgroup = _cgroup(spec, host, sandboxed=sandboxed)
     workspace = _workspace(spec, host, cgroup)
-    effective = _effects(spec, host, cgroup, workspace)
+    effective = effects.decide(spec, host, cgroup, workspace)
     drop = _drop(spec, host)
     if drop is not None:
         hidden = not (sandboxed or command.open)
         effective["uid_drop"] = _uid_drop(drop, hidden=hidden)
-    gaps = _gaps(spec, effective)
+    gaps = effects.gaps(spec, effective)
     if gaps and not spec.allow_degraded:
         return Refusal(gaps, effective)
     sandbox = None
@@ -163,6 +143,7 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
         drop=drop if effective["uid_drop"].status == "enforced" else None,
         no_new_privs=spec.contained and host.platform == "linux",
         sandbox=sandbox,
+        nice=NICE if effective["cpu"].reason == effects.NICED else 0,
         environment=environment.names(spec),
     )
 
@@ -170,7 +151,7 @@ def plan(spec: LaunchSpec, host: Host, command: Command) -> LaunchPlan | Refusal
 def _is_lowered(plan: LaunchPlan) -> bool:
     """Return whether a tmpfs is smaller than the `disk` that nobody wrote."""
     held = plan.workspace is not None and plan.workspace.tmpfs
-    return held and plan.effective["disk"].reason.endswith(_HALF)
+    return held and plan.effective["disk"].reason.endswith(effects.HALF)
 
 
 def _drop(spec: LaunchSpec, host: Host) -> Drop | None:
@@ -203,11 +184,11 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
     extra = bwrap.EXTRA_PIDS if sandboxed else 0
     settings: list[Setting] = []
     hierarchies: list[str] = []
-    for controller in cgroup_plan.CONTROLLERS:
+    for controller in (*cgroup_plan.CONTROLLERS, cgroup_plan.IO):
         holder = groups.holder(controller)
         if holder is None:
             continue
-        more = cgroup_plan.settings(holder, controller, spec.limits, extra)
+        more = cgroup_plan.settings(holder, controller, spec.limits, extra, groups.disks)
         settings += more
         if more and holder == "v1":
             side = cgroup_plan.V1_SIDE_HIERARCHIES.get(controller, ())
@@ -216,7 +197,8 @@ def _cgroup(spec: LaunchSpec, host: Host, *, sandboxed: bool) -> CgroupPlan | No
         hierarchies.append("freezer")
     if groups.v2 is None and not hierarchies:
         return None
-    return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings))
+    parent = None if spec.cgroup_parent is None else groups.v2
+    return CgroupPlan(groups.v2 is not None, tuple(hierarchies), tuple(settings), parent)
 
 
 def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> WorkspacePlan | None:
@@ -226,6 +208,8 @@ def _workspace(spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None) -> Works
     nobody wrote is lowered to that half if a group holds the memory; one that was written is not.
     """
     limits = spec.limits
+    if not host.workspaces:
+        return None
     bounded = limits.disk_bytes is not None or limits.files is not None
     if spec.level == "privileged":
         directory = WorkspacePlan(False, limits.disk_bytes, limits.files)
@@ -246,12 +230,15 @@ def _rlimits(
     spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
 ) -> tuple[tuple[str, int], ...]:
     found = []
-    for name, member in RLIMITS.values():
+    for name, member in effects.RLIMITS.values():
         value: int | None = getattr(spec.limits, member)
         if value is not None and name in host.rlimits:
             # The kernel counts processor time in whole seconds; none would be no limit at all.
             found.append((name, max(1, -(-value // _SECOND_NS)) if name == "RLIMIT_CPU" else value))
-    watched = workspace is not None and not workspace.tmpfs and _LONGEST_FILE in host.rlimits
+    if host.platform != "linux":
+        found += _instead_of_a_group(spec, host, [name for name, _ in found])
+    counted = not host.workspaces if workspace is None else not workspace.tmpfs
+    watched = counted and _LONGEST_FILE in host.rlimits
     # At level privileged it is about all files of the host, which only who wrote `disk` can mean.
     meant = spec.level != "privileged" or "disk" not in spec.assumed
     if watched and meant and spec.limits.disk_bytes is not None:
@@ -259,127 +246,14 @@ def _rlimits(
     return tuple(found)
 
 
-def _effects(
-    spec: LaunchSpec, host: Host, cgroup: CgroupPlan | None, workspace: WorkspacePlan | None
-) -> dict[str, Effect]:
-    effects = {"tree_kill": _tree_kill(host)}
-    effects |= _level_effects(spec, host)
-    limits = spec.limits
-    controlled = {each.controller for each in cgroup.settings} if cgroup is not None else set()
-    watched = Effect("degraded", _watched(spec))
-    for kind, value in (("memory", limits.memory_bytes), ("pids", limits.pids)):
-        held = _ENFORCED if kind in controlled else watched
-        effects[kind] = _NOT_ASKED if value is None else held
-    effects["cpu"] = _NOT_ASKED
-    if limits.cpu_millicores is not None:
-        absent = Effect("absent", host.cgroups.reason or "no cgroup with a cpu controller")
-        effects["cpu"] = _ENFORCED if "cpu" in controlled else absent
-    for kind, value in (("disk", limits.disk_bytes), ("files", limits.files)):
-        held = _workspace_effect(kind, spec, host, workspace)
-        effects[kind] = _NOT_ASKED if value is None else held
-    isolated = effects["network"].status == "enforced"
-    held = Effect("enforced", "no network at all") if isolated else watched
-    effects["connections"] = _NOT_ASKED if limits.connections is None else held
-    for kind, (name, member) in RLIMITS.items():
-        absent = Effect("absent", f"{host.platform} has no {name}")
-        held = _ENFORCED if name in host.rlimits else absent
-        effects[kind] = _NOT_ASKED if getattr(limits, member) is None else held
-    slowed = cgroup is not None and any(each.file == "memory.high" for each in cgroup.settings)
-    high = _ENFORCED if slowed else _NO_HIGH
-    effects["memory_high"] = _NOT_ASKED if limits.memory_high_bytes is None else high
-    asked = {
-        "io_read": limits.io_read_bytes_per_s,
-        "io_write": limits.io_write_bytes_per_s,
-        "exec": spec.programs,
-        "cgroup_parent": spec.cgroup_parent,
-    }
-    for kind, written in asked.items():
-        effects[kind] = _NOT_ASKED if written is None else _NO_WAY
-    effects["wall_time"] = _NOT_ASKED if limits.wall_time_ns is None else _ENFORCED
-    effects["environment"] = _NOT_ASKED if spec.env.pass_all else _ENFORCED
-    return effects
+def _instead_of_a_group(spec: LaunchSpec, host: Host, known: list[str]) -> list[tuple[str, int]]:
+    """Return rlimits that stand below a look once a second, where no system has a group.
 
-
-def _workspace_effect(
-    kind: str, spec: LaunchSpec, host: Host, workspace: WorkspacePlan | None
-) -> Effect:
-    """Return what holds a limit of the workspace and, if nothing does, why not."""
-    if workspace is None or not workspace.tmpfs:
-        why = "no tmpfs: " + host.tmpfs.reason
-        if spec.level == "privileged":
-            why = "level privileged has no tmpfs"
-        elif host.tmpfs.present:
-            why = "its files would not fit into half of its memory"
-        return Effect("degraded", f"{_watched(spec)} ({why})")
-    if kind == "disk" and workspace.size_bytes != spec.limits.disk_bytes:
-        return Effect("enforced", f"{size(workspace.size_bytes or 0)}, {_HALF}")
-    return _ENFORCED
-
-
-def _level_effects(spec: LaunchSpec, host: Host) -> dict[str, Effect]:
-    if spec.level == "privileged":
-        return dict.fromkeys(_LEVEL_FEATURES, _NOT_ASKED)
-    boxed = _of(host.bwrap)
-    effects = {"namespaces": boxed, "filesystem": boxed, "network": boxed}
-    if spec.level == "network":
-        effects["network"] = _NOT_ASKED
-    late = any(not each.sockets for each in spec.mounts) and host.landlock_abi < bwrap.SOCKETS_ABI
-    if late and host.bwrap.present:
-        effects["filesystem"] = Effect("enforced", _LATE_SOCKETS)
-    misplaced = [each.path for each in spec.mounts if not _is_place(bwrap.place_of(each))]
-    if misplaced and host.bwrap.present:
-        reason = f"{', '.join(misplaced)} cannot be a mount; level privileged shows everything"
-        effects["filesystem"] = Effect("absent", reason)
-    inside = [] if bwrap.can_stage(host) else bwrap.unsafe_mounts(spec)
-    if inside and host.bwrap.present:
-        reason = f"{', '.join(inside)} cannot be mounted inside of what the agent writes to: "
-        effects["filesystem"] = Effect("absent", reason + host.tmpfs.reason)
-    # Without bwrap nobody loads a filter or runs our last step.
-    effects["seccomp"] = _of(host.seccomp) if host.bwrap.present else boxed
-    effects["landlock"] = _landlock(spec.level, host) if host.bwrap.present else boxed
-    reason = "" if host.uid == 0 else "callgate itself is not root"
-    effects["uid_drop"] = Effect("enforced", reason)
-    return effects
-
-
-def _is_place(path: str) -> bool:
-    """Whether it is absolute and not the root, which is the sandbox's own."""
-    return path.startswith("/") and path.strip("/") != ""
-
-
-def _landlock(level: Level, host: Host) -> Effect:
-    needed, found = _LANDLOCK_NEEDED[level], host.landlock_abi
-    if found >= needed:
-        return _ENFORCED
-    if found == 0:
-        return Effect("absent", "this kernel has no landlock")
-    lacks = "abstract sockets and signals"
-    if found < bwrap.TCP_ABI:
-        lacks = f"TCP ports, {lacks}"
-    return Effect("degraded", f"landlock version {found} does not know {lacks}; {needed} is needed")
-
-
-def _tree_kill(host: Host) -> Effect:
-    if not host.warden.present:
-        return Effect("degraded", host.warden.reason)
-    return _ENFORCED
-
-
-def _of(capability: Capability) -> Effect:
-    return _ENFORCED if capability.present else Effect("absent", capability.reason)
-
-
-def _watched(spec: LaunchSpec) -> str:
-    return f"watched every {spec.monitor_interval_ns / _SECOND_NS:g} s, ended above it"
-
-
-def _gaps(spec: LaunchSpec, effective: dict[str, Effect]) -> dict[str, str]:
-    gaps = {}
-    for feature, effect in effective.items():
-        if effect.status == "enforced" or effect is _NOT_ASKED or feature in _NEVER_A_GAP:
-            continue
-        of_level = feature in _LEVEL_FEATURES or spec.level == "strict"
-        written = effect.status == "absent" and feature not in spec.assumed
-        if of_level or written:
-            gaps[feature] = effect.reason
-    return gaps
+    Of one process each. Address space is more than memory, so nobody gets it for a default.
+    """
+    memory, pids = spec.limits.memory_bytes, spec.limits.pids
+    written = memory is not None and "memory" not in spec.assumed
+    found = [("RLIMIT_AS", memory)] if written else []
+    found += [] if pids is None else [(PROCESSES, pids)]
+    usable = [name for name in host.rlimits if name not in known]
+    return [(name, value) for name, value in found if value is not None and name in usable]

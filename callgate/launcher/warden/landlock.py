@@ -23,7 +23,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1
 _PATH_BENEATH, _NET_PORT = 1, 2
 
-_READ = 1 << 0 | 1 << 2 | 1 << 3
+_EXECUTE = 1 << 0
+_READ = _EXECUTE | 1 << 2 | 1 << 3
 """Execute a file, read a file, list a directory."""
 _WRITE_FILE = 1 << 1
 _WRITE = _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12
@@ -50,12 +51,19 @@ def abi() -> int:
 
 
 def restrict(
-    version: int, writable: Sequence[str], tcp: str, *, scoped: bool, sockets: Sequence[str] = ()
+    version: int,
+    writable: Sequence[str],
+    tcp: str,
+    *,
+    scoped: bool,
+    sockets: Sequence[str] = (),
+    programs: Sequence[str] | None = None,
 ) -> None:
     """Let everything be read and only these be written; for good, and for all children.
 
     `tcp` is `free`, `connect` (and listen where the kernel chooses the port) or `none`.
     `sockets` is where sockets of others may be connected to; one's own always may be.
+    `programs` are the only files that may be executed then; None lets every file be.
     """
     files = _READ | _WRITE | _DEVICES
     for since, right in _SINCE:
@@ -63,9 +71,12 @@ def restrict(
     network = 0 if tcp == "free" else _BIND_TCP | _CONNECT_TCP if tcp == "none" else _BIND_TCP
     attributes = struct.pack("QQQ", files, network, _SCOPED if scoped else 0)
     ruleset = call(_CREATE_RULESET, attributes, len(attributes), 0)
-    _allow(ruleset, "/", _READ)
+    unlisted = 0 if programs is None else _EXECUTE
+    _allow(ruleset, "/", _READ & ~unlisted)
     for path in writable:
-        _allow(ruleset, path, files & ~_DEVICES & ~_SOCKETS)
+        _allow(ruleset, path, files & ~_DEVICES & ~_SOCKETS & ~unlisted)
+    for path in programs or ():
+        _allow(ruleset, path, _EXECUTE)
     for path in sockets if files & _SOCKETS else ():
         _allow(ruleset, path, files & _SOCKETS)
     if tcp == "connect":

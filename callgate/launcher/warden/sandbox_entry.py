@@ -30,8 +30,9 @@ def main(job: dict[str, Any], stderr: int) -> NoReturn:
     stage = "landlock"
     try:
         if job["landlock"] is not None:
-            version, writable, tcp, scoped, sockets = job["landlock"]
-            restrict(version, writable, tcp, scoped=scoped, sockets=sockets)
+            version, writable, tcp, scoped, sockets, programs = job["landlock"]
+            rules = {"scoped": scoped, "sockets": sockets, "programs": programs}
+            restrict(version, writable, tcp, **rules)
         stage = "rlimit"
         limit(job["rlimits"])
         stage = "stdio"

@@ -47,6 +47,8 @@ def exec_agent(job: Mapping[str, Any], fds: dict[str, int], warden: int) -> NoRe
         _join(job, fds)
         stage = "rlimit"
         limit(job["rlimits"])
+        if job["nice"]:
+            os.nice(job["nice"])
         stage = "uid"
         drop(job["drop"])
         stage = "no_new_privs"
