@@ -1853,6 +1853,8 @@ GATE: Final = (
             "tests/gate/test_run.py::test_a_signal_ends_the_gate_and_the_agent",
             "tests/gate/test_more_ends.py::test_the_end_of_stdin_is_seen_though_a_dead_agent_had_not_read",
             "tests/gate/test_more_ends.py::test_whoever_asks_twice_for_the_end_is_not_kept_waiting",
+            "tests/gate/test_more_ends.py::test_a_client_that_reads_no_more_ends_its_calls_at_once",
+            "tests/gate/test_more_ends.py::test_calls_that_outlive_their_client_end_with_the_time_for_last_calls",
         ),
     ),
     Requirement(

@@ -2,8 +2,8 @@
 
 The process is launched first, with what little that needs; the rest is imported and built while
 it starts. Then everything is a pass: a read of one side, handled to its end. The gate ends when
-the client closes its side (what is in flight is answered first), when it has gone (then nothing
-is), when the process ends and shall not run again, or on a signal.
+the client closes its side (what is in flight is answered first, within half a minute), when it has
+gone (then nothing is), when the process ends and shall not run again, or on a signal.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from callgate.policy import Policy
     from callgate.router.router import Router
 
+LAST_CALLS_S = 30.0
+"""For calls that run when the client closes its side; each may have a deadline before that. Half of
+the default timeout: who closes its stdin waits for the gate's end, not for an hour."""
 DRAIN_S = 5.0
 """For the last answers to be written after everything has ended."""
 TIMED_OUT = 124
@@ -175,13 +178,18 @@ class StdioGate:
                 feed.reader.pause("flood")
 
     async def _finish(self) -> None:
-        """The client will send no more: answer what it asked for, unless nobody reads it."""
+        """Wait for the answers to what the client asked for, at most `LAST_CALLS_S`; cancel the rest.
+
+        A client that reads no answers any more is not waited for.
+        """
         caller = self._caller
         caller.client_finished()
         caller.on_idle = self._answers_done.set
         self.hub.flush()
         if caller.in_flight:
-            await self._answers_done.wait()  # each of them has a deadline
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CALLS_S):  # in shadow mode no call has a deadline
+                    await self._answers_done.wait()
         caller.closed()
         self.hub.flush()
 
