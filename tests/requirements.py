@@ -1975,7 +1975,8 @@ GATE: Final = (
         "reach it",
         ("design: Launcher",),
         (
-            "tests/gate/test_command_line.py::test_an_agents_stderr_passes_masked_until_its_handshake_or_as_asked",
+            "tests/gate/test_command_line.py::test_an_agents_stderr_passes_masked_and_of_a_contained_one_only_its_start",
+            "tests/gate/test_command_line.py::test_a_crashs_traceback_is_shown_once",
             "tests/gate/test_command_line.py::test_callgates_own_tokens_do_not_reach_the_agent",
             "tests/gate/test_command_line.py::test_a_stderr_that_nobody_reads_does_not_stop_the_gate",
             "tests/gate/test_more_words.py::test_a_server_that_ends_at_its_start_is_told_with_its_own_words",

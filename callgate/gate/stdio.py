@@ -19,9 +19,8 @@ import msgspec
 
 from callgate.gate.feed import Feed
 from callgate.gate.pipes import HIGH_WATER_BYTES, Writer, enlarge, keep_blocks
-from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, ended, write_stderr
+from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, AgentStderr, ended
 from callgate.gate.supervisor import Supervisor
-from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
@@ -79,16 +78,16 @@ class StdioGate:
         hub.on_first_rejected = lambda reason, by_client: say(
             (UNREADABLE_CLIENT if by_client else UNREADABLE).format(reason)
         )
-        stderr = UntilReady(write_stderr)
+        self._stderr = AgentStderr(passes=settings.pass_stderr)
         self.supervisor = Supervisor(
-            hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
+            hub, launcher, spec, stderr=self._stderr, secrets=secrets, history=history, say=say
         )
         gate = router.policy.gate(settings.agent)
         kind = _kind_of(gate)
         self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.end_process)
         self._spoke = False
         """Whether the agent has shown that it speaks its protocol."""
-        self._agent.on_handshake = lambda: self._hear(None if settings.pass_stderr else stderr)
+        self._agent.on_handshake = self._hear
         self._caller = McpClientPeer(
             hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller
         )
@@ -178,7 +177,7 @@ class StdioGate:
                 feed.reader.pause("flood")
 
     async def _finish(self) -> None:
-        """Wait for the answers to what the client asked for, at most `LAST_CALLS_S`; cancel the rest.
+        """Wait `LAST_CALLS_S` for the answers to what the client asked for, then cancel the rest.
 
         A client that reads no answers any more is not waited for.
         """
@@ -193,11 +192,10 @@ class StdioGate:
         caller.closed()
         self.hub.flush()
 
-    def _hear(self, stderr: UntilReady | None) -> None:
-        """The agent's first words of its protocol; its stderr is for its start."""
+    def _hear(self) -> None:
+        """Note the agent's first words of its protocol."""
         self._spoke = True
-        if stderr is not None:
-            stderr.ready()
+        self._stderr.started()
 
     def _no_more(self) -> None:
         """The client has closed its side."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from callgate.gate import stdio
+from callgate.gate.stderr import AgentStderr
 from callgate.gate.stdio import LAST_CALLS_S, Settings, StdioGate
 from callgate.gate.supervisor import MAX_UNWRITTEN, HistoryWriter, Supervisor
 from callgate.launcher import LocalLauncher
@@ -232,11 +233,9 @@ def supervisor_of(router: Router, launcher: Any, restart: RestartSpec) -> tuple[
     spec = LaunchSpec("web", ("x",), restart=restart)
     given: Launcher = launcher
 
-    class Nobody:
-        def feed(self, data: bytes) -> None: ...
-
+    stderr = AgentStderr(passes=False)
     supervisor = Supervisor(
-        hub, given, spec, stderr=Nobody(), secrets=(), history=None, say=lambda _: None
+        hub, given, spec, stderr=stderr, secrets=(), history=None, say=lambda _: None
     )
     gate = router.policy.gate("web")
     peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.end_process)
