@@ -151,6 +151,9 @@ class PolicyDenied(CallRefused):
     retryable = False
 
     def describe(self) -> str:
+        if self.limit is not None and self.limit.type == "tasks":
+            tasks = f"the policy does not allow tasks of {self._what()}"
+            return f"{tasks}; `tasks: pass` lets them through"
         return f"the policy does not allow {self._what()}"
 
 

@@ -2097,6 +2097,8 @@ GATE: Final = (
             "tests/peers/test_known_differences.py::test_half_of_an_emoji_reaches_the_client",
             "tests/peers/test_known_differences.py::test_a_refused_task_is_an_error_that_says_what_would_let_it_pass",
             "tests/peers/test_known_differences.py::test_a_client_is_not_told_of_tasks_that_are_refused",
+            "tests/peers/test_known_differences.py::test_a_client_of_the_era_without_sessions_is_not_told_of_them_either",
+            "tests/peers/test_known_differences.py::test_tasks_that_pass_are_told_of",
             "tests/peers/test_known_differences.py::test_an_id_comes_back_as_it_was_written",
             "tests/peers/test_known_differences.py::test_a_progress_token_comes_back_as_it_was_written",
             "tests/peers/test_known_differences.py::test_an_id_used_twice_at_once_is_named",

@@ -57,6 +57,8 @@ class Pending(msgspec.Struct, eq=False):
     on_answer: Callable[[Response | None], None] | None = None
     """Of a request of ours; None means that no answer came in time."""
     stateless: bool = False
+    is_task: bool = False
+    """Whether the caller waits for a task, which a tool result is not."""
     cancelled_by_client: bool = False
     """The caller has cancelled it: MCP wants no answer then."""
     answer: bytes = b""

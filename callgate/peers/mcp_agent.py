@@ -23,8 +23,8 @@ from callgate.peers.inflight import HEAD_BYTES, Pending
 from callgate.peers.mcp_caller import HARD_FRAME_BYTES
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
-from callgate.peers.offer import CHANGED
-from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
+from callgate.peers.offer import CHANGED, shown_result
+from callgate.peers.subscriptions import LISTEN, renamed, stream_of
 from callgate.protocol import jsonrpc, mcp, mcp_encode, results
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
@@ -224,10 +224,8 @@ class McpAgent(AgentPeer):
             return
         if pending.method == "initialize":
             self.session.version = self._initialized(message)
-        elif pending.method == "tools/list" and len(message.result):
-            message.result = self._tools.shown(message.result)
-        elif pending.method == LISTEN and len(message.result):
-            message.result = renamed_result(message.result, pending.id)
+        if len(message.result):
+            message.result = shown_result(self, pending, message.result)
         caller.answered(pending, jsonrpc.encode_response(pending.id, message))
 
     def _progress(self, message: Progress) -> None:

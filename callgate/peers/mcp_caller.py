@@ -123,6 +123,8 @@ class McpClientPeer:
         pending = Pending(self, message.id, message.token)
         if message.meta is not None:
             pending.stateless = message.is_stateless
+        if message.extra is not None:
+            pending.is_task = message.is_task
         if message.id in self.in_flight:
             lane = self._lane(self.name, self.agent.name, message.name, now_ns)
             self._say(pending, self.refusal(lane, ProtocolInvalid(), now_ns))
@@ -209,7 +211,8 @@ class McpClientPeer:
         """Why a call cannot go to this agent at all, whatever its limits."""
         agent = self.agent
         if message.extra is not None and message.is_task and agent.spec.tasks == "refuse":
-            return refusals.plain(PolicyDenied, lane, None)
+            limit = LimitInfo("tasks", f"agent:{agent.name}", "refuse")
+            return refusals.plain(PolicyDenied, lane, None, limit)
         if lane.spec.denied:
             return None  # the engine says so, whether the tool exists or not
         if not agent.is_up:
@@ -337,7 +340,7 @@ class McpClientPeer:
         self.outbox.put(self._encode(pending, error))
 
     def _encode(self, pending: Pending, error: CallgateError) -> bytes:
-        if pending.method or self.agent.spec.denials == "error":
+        if pending.method or pending.is_task or self.agent.spec.denials == "error":
             return jsonrpc.encode_error(pending.id, error)
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 

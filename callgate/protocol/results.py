@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from callgate.protocol.jsonrpc import encode_json
-from callgate.protocol.members import NOTHING, Known, elements, read_text
+from callgate.protocol.members import NOTHING, Known, elements, is_object, read_text, walk
 from callgate.protocol.problem import ProtocolError, Reason
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ MAX_TOOLS: Final = 4096
 
 _LIST: Final = Known(("tools", "nextCursor"))
 _INITIALIZE: Final = Known(("protocolVersion", "capabilities", "serverInfo"))
+_CAPABILITIES: Final = Known(("tasks", "tools"))
 _EMPTY_LIST: Final = Raw(b"[]")
 NO_TOOLS: Final = Raw(b'{"tools":[]}')
 """What a client is shown of a list that cannot be read."""
@@ -90,6 +91,19 @@ def _tools(raw: Raw) -> Iterator[tuple[str, Raw]]:
 def negotiated_version(result: Raw) -> str | None:
     """The protocol version that an `initialize` result states."""
     return read_text(_INITIALIZE.read(result).get("protocolVersion", NOTHING))
+
+
+def without_tasks(result: Raw) -> Raw:
+    """Return what an agent says of itself without its capability of tasks."""
+    members = _INITIALIZE.read(result)
+    said = members.get("capabilities", NOTHING)
+    if not len(said) or not is_object(said):
+        return result
+    capabilities = walk(said, _CAPABILITIES)
+    if capabilities.pop("tasks", None) is None:
+        return result
+    members["capabilities"] = Raw(encode_json(capabilities))
+    return Raw(encode_json(members))
 
 
 def tells_changes(result: Raw) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.peers.helpers import (
+    STATELESS,
     answer,
     call,
     initialize,
@@ -19,6 +20,7 @@ from tests.peers.helpers import (
     lines,
     note,
     refusal_of,
+    request,
     rig,
     text,
 )
@@ -72,7 +74,6 @@ async def test_half_of_an_emoji_reaches_the_client(tmp_path: Path, clock: Clock)
         assert gate.one_to_client() == answer(1, text(HALF))
 
 
-@known("C3", "it is a tool result, which is no task", KeyError)
 async def test_a_refused_task_is_an_error_that_says_what_would_let_it_pass(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -86,7 +87,6 @@ async def test_a_refused_task_is_an_error_that_says_what_would_let_it_pass(
         assert "tasks: pass" in error["message"]
 
 
-@known("C3", "the capability is passed on")
 async def test_a_client_is_not_told_of_tasks_that_are_refused(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(initialize())
@@ -95,7 +95,30 @@ async def test_a_client_is_not_told_of_tasks_that_are_refused(tmp_path: Path, cl
 
         gate.agent(answer(gate.one_to_agent()["id"], about))
 
-        assert gate.one_to_client()["result"]["capabilities"] == {"tools": {}}
+        assert gate.one_to_client()["result"] == {**about, "capabilities": {"tools": {}}}
+
+
+async def test_a_client_of_the_era_without_sessions_is_not_told_of_them_either(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(request(1, "server/discover", {"_meta": STATELESS}))
+
+        about = {"capabilities": {"tools": {}, "tasks": {}}, "instructions": "x" * 8192}
+        gate.agent(answer(gate.one_to_agent()["id"], about))
+
+        assert gate.one_to_client()["result"] == {**about, "capabilities": {"tools": {}}}
+
+
+async def test_tasks_that_pass_are_told_of(tmp_path: Path, clock: Clock) -> None:
+    passes = "version: 1\nagents: {web: {tasks: pass}}\n"
+    async with rig(tmp_path, clock, passes) as gate:
+        gate.client(initialize())
+        about = {**initialized(), "capabilities": {"tasks": {}}}
+
+        gate.agent(answer(gate.one_to_agent()["id"], about))
+
+        assert gate.one_to_client()["result"] == about
 
 
 @known("C5", "it is answered under null, or not at all", ValueError)
