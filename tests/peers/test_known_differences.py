@@ -15,6 +15,7 @@ from tests.peers.helpers import (
     STATELESS,
     answer,
     call,
+    events,
     initialize,
     initialized,
     lines,
@@ -23,6 +24,7 @@ from tests.peers.helpers import (
     request,
     rig,
     text,
+    tool_list,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +57,6 @@ def raw_call(own_id: bytes, token: bytes = b"") -> bytes:
     )
 
 
-@known("C2", "a lone surrogate in an argument is refused", ValueError)
 async def test_half_of_an_emoji_reaches_the_agent(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1, "echo", {"text": HALF}))
@@ -63,7 +64,6 @@ async def test_half_of_an_emoji_reaches_the_agent(tmp_path: Path, clock: Clock) 
         assert gate.one_to_agent()["params"]["arguments"] == {"text": HALF}
 
 
-@known("C2", "a lone surrogate in a result ends the call as failed")
 async def test_half_of_an_emoji_reaches_the_client(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client(call(1))
@@ -72,6 +72,43 @@ async def test_half_of_an_emoji_reaches_the_client(tmp_path: Path, clock: Clock)
         gate.agent(answer(asked["id"], text(HALF)))
 
         assert gate.one_to_client() == answer(1, text(HALF))
+
+
+async def test_a_failure_with_half_of_an_emoji_is_recorded_as_one(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1))
+
+        gate.agent(answer(gate.one_to_agent()["id"], text(HALF, isError=True)))
+
+        assert gate.one_to_client()["result"]["isError"] is True
+    assert events(tmp_path, "tool.call.") == ["admitted", "failed"]
+
+
+async def test_a_denied_tool_stays_hidden_behind_half_of_an_emoji(
+    tmp_path: Path, clock: Clock
+) -> None:
+    denies = "version: 1\nagents: {web: {tools: {gone: deny}}}\n"
+    async with rig(tmp_path, clock, denies) as gate:
+        gate.client(request(1, "tools/list"))
+        listed = tool_list("gone", "here")
+        listed["tools"][1]["description"] = HALF
+        listed["tools"][0]["description"] = HALF
+
+        gate.agent(answer(gate.one_to_agent()["id"], listed))
+
+        assert gate.one_to_client()["result"]["tools"] == listed["tools"][1:]
+
+
+async def test_a_tool_whose_name_has_half_of_an_emoji_is_not_called(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1, HALF))
+
+        assert gate.to_agent() == []
+        assert gate.one_to_client()["error"]["code"] == -32600
 
 
 async def test_a_refused_task_is_an_error_that_says_what_would_let_it_pass(

@@ -51,7 +51,7 @@ def test_a_good_frame_is_read(frame: bytes, message: object) -> None:
         (b'{"jsonrpc":"2.0","id":7,"method":"p"} {}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":NaN}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":-Infinity}}', Reason.JSON),
-        (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\\ud800"}}', Reason.JSON),
+        (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\\ud80"}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\x00"}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":01}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p",}', Reason.JSON),
