@@ -20,7 +20,6 @@ from callgate.errors import (
     InternalError,
     LimitInfo,
     PolicyDenied,
-    ProtocolInvalid,
     ToolUnknown,
 )
 from callgate.model import ToolCall
@@ -33,7 +32,7 @@ from callgate.protocol import jsonrpc, mcp, mcp_encode
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response, encode_result
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
-from callgate.protocol.problem import ProtocolError
+from callgate.protocol.problem import IdInUse, ProtocolError
 from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Flight
@@ -127,7 +126,7 @@ class McpClientPeer:
             pending.is_task = message.is_task
         if message.id in self.in_flight:
             lane = self._lane(self.name, self.agent.name, message.name, now_ns)
-            self._say(pending, self.refusal(lane, ProtocolInvalid(), now_ns))
+            self._say(pending, self.refusal(lane, IdInUse(), now_ns))
             return
         try:
             self.begin_call(pending, message, now_ns, now_ns)
@@ -285,7 +284,7 @@ class McpClientPeer:
         pending = Pending(self, message.id, message.token, method=message.method)
         pending.stateless = message.meta is not None and mcp.VERSION in message.meta
         if message.id in self.in_flight:
-            self._say(pending, ProtocolInvalid())
+            self._say(pending, IdInUse(agent=self.agent.name))
         elif self.others >= MAX_REQUESTS:
             limit = LimitInfo("requests", "connection", MAX_REQUESTS, self.others)
             self._say(pending, ConcurrencyLimited(agent=self.agent.name, limit=limit))

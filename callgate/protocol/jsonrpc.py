@@ -79,6 +79,9 @@ def decode(data: bytes) -> Request | Notification | Response:
     try:
         if "id" in members:
             rpc_id = read_id(members["id"])
+            if "method" not in members and isinstance(rpc_id, bytes):
+                rpc_id = None
+                raise ProtocolError(Reason.ID)  # noqa: TRY301  # no request of ours has such an id
         return _classify(members, rpc_id)
     except ProtocolError as error:
         answers = "method" not in members and not members.keys().isdisjoint(("result", "error"))
@@ -133,7 +136,7 @@ def encode_result(rpc_id: Id, result: Raw | bytes) -> bytes:
     """An answer with the given result."""
     if rpc_id.__class__ is int:
         return b"".join((b'{"jsonrpc":"2.0","id":%d,"result":' % rpc_id, result, b"}\n"))
-    return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(rpc_id), b',"result":', result, b"}\n"))
+    return b"".join((b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), b',"result":', result, b"}\n"))
 
 
 def encode_error(rpc_id: Id | None, error: CallgateError) -> bytes:
@@ -142,7 +145,7 @@ def encode_error(rpc_id: Id | None, error: CallgateError) -> bytes:
         encode_json(
             {
                 "jsonrpc": "2.0",
-                "id": rpc_id,
+                "id": None if rpc_id is None else Raw(encode_id(rpc_id)),
                 "error": {
                     "code": error.jsonrpc,
                     "message": error.describe(),
@@ -156,7 +159,9 @@ def encode_error(rpc_id: Id | None, error: CallgateError) -> bytes:
 
 def encode_id(rpc_id: Id) -> bytes:
     """An id as it stands in a frame."""
-    return b"%d" % rpc_id if rpc_id.__class__ is int else encode_json(rpc_id)
+    if rpc_id.__class__ is int:
+        return b"%d" % rpc_id
+    return rpc_id if isinstance(rpc_id, bytes) else encode_json(rpc_id)
 
 
 def _params(params: Raw | bytes) -> tuple[Raw | bytes, ...]:

@@ -294,9 +294,9 @@ def _notification(method: str, params: Members | None) -> Notification | Cancell
         # Nobody could be told of its end, but a server may run it.
         raise ProtocolError(Reason.ID)
     if method == CANCELLED:
-        return Cancelled(read_id((params or {}).get("requestId", _NULL)), params or {})
+        return Cancelled(read_id((params or {}).get("requestId", NOTHING)), params or {})
     if method == PROGRESS:
-        return Progress(_read_token((params or {}).get(PROGRESS_TOKEN, _NULL)), params or {})
+        return Progress(_read_token((params or {}).get(PROGRESS_TOKEN, NOTHING)), params or {})
     return Notification(method, params)
 
 
@@ -324,6 +324,8 @@ def _read_any_meta(raw: Raw) -> _Meta:
         reason = Reason.META if error.reason == Reason.NOT_OBJECT else error.reason
         raise ProtocolError(reason) from None
     token = timeout_ms = None
+    if meta.get(PROGRESS_TOKEN) == _NULL:
+        meta.pop(PROGRESS_TOKEN)  # as good as none, and some clients write it
     if PROGRESS_TOKEN in meta:
         token = _read_token(meta.pop(PROGRESS_TOKEN))
     if TIMEOUT_MS in meta:

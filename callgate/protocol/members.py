@@ -56,7 +56,8 @@ _VALUE_END = re.compile(r"trailing characters \(byte (\d+)\)")
 
 _check = msgspec.json.Decoder(Raw).decode
 _text = msgspec.json.Decoder(str).decode
-_id = msgspec.json.Decoder(Id).decode
+_id = msgspec.json.Decoder(int | str).decode
+_RAW_ID: Final = re.compile(rb"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?|true|false|null")
 
 
 def check_json(data: bytes) -> None:
@@ -302,11 +303,14 @@ def read_id(raw: Raw | bytes) -> Id:
     try:
         value: Any = _id(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ProtocolError(Reason.ID) from None
-    is_int = value.__class__ is int
-    if not (-MAX_ID <= value <= MAX_ID if is_int else len(value) <= MAX_ID_CHARS):
-        raise ProtocolError(Reason.ID)
-    return value  # type: ignore[no-any-return]
+        value = None
+    if value.__class__ is int and -MAX_ID <= value <= MAX_ID:
+        return value
+    if value.__class__ is str and len(value) <= MAX_ID_CHARS:
+        return value
+    if len(raw) <= MAX_ID_CHARS and _RAW_ID.fullmatch(raw):
+        return bytes(raw)
+    raise ProtocolError(Reason.ID)
 
 
 def read_text(raw: Raw | bytes) -> str | None:

@@ -77,6 +77,8 @@ def _members(head: bytes) -> list[tuple[str | None, bytes]]:
 
 
 def _add(ids: set[Id], value: bytes) -> None:
+    if value == b"null":
+        return  # whoever is told of it could not tell it from an answer to nothing
     try:
         ids.add(read_id(value))
     except ProtocolError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from callgate.errors import RateLimited
+from callgate.errors import ProtocolInvalid, RateLimited
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Notification, Request, Response, encode_json
 from callgate.protocol.members import MAX_MEMBERS
@@ -107,27 +107,33 @@ def test_a_frame_that_is_no_message_is_an_invalid_request(frame: bytes, reason: 
     assert (error.reason, error.jsonrpc) == (reason, INVALID_REQUEST)
 
 
+ODD = ["null", "true", "1.0", "1e2", "9007199254740993", "-9007199254740993", "1" * 256]
+"""Ids that readers may take for another, or for none."""
+NO_ID = ["[]", "{}", "1" * 5000, '"' + "x" * 257 + '"', r'"\ud83d"']
+
+
 @pytest.mark.parametrize(
-    "raw",
-    [
-        "null",
-        "true",
-        "1.0",
-        "1e2",
-        "9007199254740993",
-        "-9007199254740993",
-        "[]",
-        "{}",
-        "1" * 5000,
-        '"' + "x" * 257 + '"',
-    ],
+    ("raw", "rest"),
+    [*((raw, '"method":"p"') for raw in NO_ID), *((raw, '"result":{}') for raw in NO_ID + ODD)],
 )
-@pytest.mark.parametrize("rest", ['"method":"p"', '"result":{}'])
-def test_an_id_that_readers_may_take_for_another_is_refused(raw: str, rest: str) -> None:
+def test_what_cannot_be_given_back_is_no_id(raw: str, rest: str) -> None:
     error = refused(f'{{"jsonrpc":"2.0","id":{raw},{rest}}}'.encode())
 
     assert (error.reason, error.id) == (Reason.ID, None)
     assert error.is_response is ("result" in rest)
+
+
+@pytest.mark.parametrize("raw", ODD)
+def test_an_odd_id_of_a_request_is_kept_as_it_is_written(raw: str) -> None:
+    message = jsonrpc.decode(f'{{"jsonrpc":"2.0","id": {raw} ,"method":"p"}}'.encode())
+
+    assert isinstance(message, jsonrpc.Request)
+    assert message.id == raw.encode()
+    for answer in (
+        jsonrpc.encode_result(message.id, b"{}"),
+        jsonrpc.encode_error(message.id, ProtocolInvalid()),
+    ):
+        assert f'"id":{raw},'.encode() in answer
 
 
 @pytest.mark.parametrize(
