@@ -73,6 +73,8 @@ class McpClientPeer:
         """How many of them have no flight: other requests, and calls that wait for a quota."""
         self._waiting_bytes = 0
         """Of calls that wait for their turn, or for a quota."""
+        self._has_session = False
+        """Whether the client is of the era with `initialize`."""
         self.on_idle: Callable[[], None] | None = None
         """Told when nothing is in flight any more, while somebody waits for that."""
         agent.attach(self)
@@ -281,6 +283,7 @@ class McpClientPeer:
 
     def _request(self, message: Request) -> None:
         self.hub.count(message.method)
+        self._has_session |= message.method == "initialize"
         pending = Pending(self, message.id, message.token, method=message.method)
         pending.stateless = message.meta is not None and mcp.VERSION in message.meta
         if message.id in self.in_flight:
@@ -366,6 +369,9 @@ class McpClientPeer:
         """Tell whoever waits that a frame came to nothing."""
         if sought.is_response:
             self.requests_to_client.spoiled(sought.id, error)
+        elif sought.is_call and sought.id is not None and self.agent.spec.denials != "error":
+            stateless = not self._has_session
+            self.outbox.put(mcp_encode.encode_refusal(sought.id, error, stateless=stateless))
         else:
             self.outbox.put(jsonrpc.encode_error(sought.id, error))
 

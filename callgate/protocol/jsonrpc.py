@@ -40,11 +40,12 @@ encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Request(msgspec.Struct, gc=False):
-    """Wants an answer. `params` is the raw object, or `NOTHING`."""
+    """Wants an answer. `params` is the raw object, or `NOTHING`; `beside` has what is not ours."""
 
     id: Id
     method: str
     params: Raw = NOTHING
+    beside: Members | None = None
 
 
 class Notification(msgspec.Struct, gc=False):
@@ -52,6 +53,7 @@ class Notification(msgspec.Struct, gc=False):
 
     method: str
     params: Raw = NOTHING
+    beside: Members | None = None
 
 
 class Response(msgspec.Struct, gc=False):
@@ -60,6 +62,7 @@ class Response(msgspec.Struct, gc=False):
     id: Id
     result: Raw = NOTHING
     error: Raw = NOTHING
+    beside: Members | None = None
 
 
 def decode(data: bytes) -> Request | Notification | Response:
@@ -91,6 +94,7 @@ def decode(data: bytes) -> Request | Notification | Response:
 def _classify(members: Members, rpc_id: Id | None) -> Request | Notification | Response:
     if read_text(members.get("jsonrpc", _NULL)) != "2.0":
         raise ProtocolError(Reason.VERSION)
+    beside = {key: raw for key, raw in members.items() if key not in ENVELOPE.keys} or None
     result, error = members.get("result", NOTHING), members.get("error", NOTHING)
     if "method" in members:
         method = read_text(members["method"])
@@ -103,33 +107,39 @@ def _classify(members: Members, rpc_id: Id | None) -> Request | Notification | R
             params = NOTHING
         elif not is_object(params):
             raise ProtocolError(Reason.PARAMS)
-        return Notification(method, params) if rpc_id is None else Request(rpc_id, method, params)
+        if rpc_id is None:
+            return Notification(method, params, beside)
+        return Request(rpc_id, method, params, beside)
     if rpc_id is None or bool(len(result)) == bool(len(error)):
         raise ProtocolError(Reason.SHAPE)
     if len(error) and not is_object(error):
         raise ProtocolError(Reason.SHAPE)
-    return Response(rpc_id, result, error)
+    return Response(rpc_id, result, error, beside)
 
 
-def encode_request(rpc_id: Id, method: str, params: Raw | bytes = NOTHING) -> bytes:
+def encode_request(
+    rpc_id: Id, method: str, params: Raw | bytes = NOTHING, beside: Members | None = None
+) -> bytes:
     """A request of ours, or one that is passed on under an id of ours."""
     head = (b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), b',"method":', encode_json(method))
-    return b"".join((*head, *_params(params)))
+    return b"".join((*head, *_params(params), end_of(beside)))
 
 
-def encode_notification(method: str, params: Raw | bytes = NOTHING) -> bytes:
+def encode_notification(
+    method: str, params: Raw | bytes = NOTHING, beside: Members | None = None
+) -> bytes:
     """A notification, ours or passed on."""
-    return b"".join((b'{"jsonrpc":"2.0","method":', encode_json(method), *_params(params)))
+    head = (b'{"jsonrpc":"2.0","method":', encode_json(method))
+    return b"".join((*head, *_params(params), end_of(beside)))
 
 
 def encode_response(rpc_id: Id, response: Response) -> bytes:
     """An answer passed on under the id by which the caller knows the request."""
     result = response.result
-    if len(result):
+    if len(result) and response.beside is None:
         return encode_result(rpc_id, result)
-    return b"".join(
-        (b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), b',"error":', response.error, b"}\n")
-    )
+    said = (b',"result":', result) if len(result) else (b',"error":', response.error)
+    return b"".join((b'{"jsonrpc":"2.0","id":', encode_id(rpc_id), *said, end_of(response.beside)))
 
 
 def encode_result(rpc_id: Id, result: Raw | bytes) -> bytes:
@@ -165,4 +175,9 @@ def encode_id(rpc_id: Id) -> bytes:
 
 
 def _params(params: Raw | bytes) -> tuple[Raw | bytes, ...]:
-    return (b',"params":', params, b"}\n") if len(params) else (b"}\n",)
+    return (b',"params":', params) if len(params) else ()
+
+
+def end_of(beside: Members | None) -> bytes:
+    """Return the end of a frame, with members that are passed on unread."""
+    return b"}\n" if beside is None else b",%b}\n" % encode_json(beside)[1:-1]

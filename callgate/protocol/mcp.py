@@ -84,6 +84,8 @@ class CallTool(msgspec.Struct, gc=False):
     raw_meta: Raw = NOTHING
     meta: Members | None = None
     extra: Members | None = None
+    beside: Members | None = None
+    """What stands beside `params`."""
 
     @property
     def is_task(self) -> bool:
@@ -97,13 +99,17 @@ class CallTool(msgspec.Struct, gc=False):
 
     def kept(self) -> tuple[CallTool, int]:
         """Return the same call without the frame that it was read from, and its size."""
-        meta, extra = copied(self.meta), copied(self.extra)
-        arguments, raw_meta = self.arguments.copy(), self.raw_meta.copy()
-        call = CallTool(
-            self.id, self.name, arguments, self.token, self.timeout_ms, raw_meta, meta, extra
+        call = msgspec.structs.replace(
+            self,
+            arguments=self.arguments.copy(),
+            raw_meta=self.raw_meta.copy(),
+            meta=copied(self.meta),
+            extra=copied(self.extra),
+            beside=copied(self.beside),
         )
-        size = len(self.name) + len(arguments) + 2 * len(raw_meta)
-        return call, size + sum(map(len, (extra or {}).values()))
+        size = len(self.name) + len(self.arguments) + 2 * len(self.raw_meta)
+        others = ((self.extra or {}).values(), (self.beside or {}).values())
+        return call, size + sum(sum(map(len, values)) for values in others)
 
     def trace(self) -> dict[str, str]:
         """The W3C carrier as it came: whoever uses it checks it."""
@@ -128,6 +134,7 @@ class Request(msgspec.Struct, gc=False):
     token: Id | None = None
     raw_meta: Raw = NOTHING
     meta: Members | None = None
+    beside: Members | None = None
 
 
 class Notification(msgspec.Struct, gc=False):
@@ -135,6 +142,7 @@ class Notification(msgspec.Struct, gc=False):
 
     method: str
     params: Members | None = None
+    beside: Members | None = None
 
 
 class Cancelled(msgspec.Struct, gc=False):
@@ -267,29 +275,35 @@ def _decode_slowly(data: bytes) -> Message:
             raise ProtocolError(Reason.METHOD)  # noqa: TRY301  # one place adds the id
         params = PARAMS.read(message.params) if len(message.params) else None
         if rpc_id is None:
-            return _notification(message.method, params)
-        return _request(rpc_id, message.method, params)
+            return _notification(message.method, params, message.beside)
+        return _request(rpc_id, message.method, params, message.beside)
     except ProtocolError as error:
         raise ProtocolError(error.reason, rpc_id=rpc_id, is_response=False) from None
 
 
-def _request(rpc_id: Id, method: str, params: Members | None) -> CallTool | Request:
+def _request(
+    rpc_id: Id, method: str, params: Members | None, beside: Members | None
+) -> CallTool | Request:
     raw_meta = NOTHING if params is None else params.get("_meta", NOTHING)
     if raw_meta == _NULL:
         raw_meta = NOTHING
     token, timeout_ms, raw_meta, meta = _read_meta(raw_meta) if len(raw_meta) else _NO_META
     if method != CALL:
-        return Request(rpc_id, method, params, token, raw_meta, meta)
+        return Request(rpc_id, method, params, token, raw_meta, meta, beside)
     extra = dict(params or {})
     name = read_text(extra.pop("name", _NULL))
     if not name:
         raise ProtocolError(Reason.TOOL_NAME)
     arguments = extra.pop("arguments", NOTHING)
     extra.pop("_meta", None)
-    return CallTool(rpc_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None)
+    return CallTool(
+        rpc_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None, beside
+    )
 
 
-def _notification(method: str, params: Members | None) -> Notification | Cancelled | Progress:
+def _notification(
+    method: str, params: Members | None, beside: Members | None
+) -> Notification | Cancelled | Progress:
     if method == CALL:
         # Nobody could be told of its end, but a server may run it.
         raise ProtocolError(Reason.ID)
@@ -297,7 +311,7 @@ def _notification(method: str, params: Members | None) -> Notification | Cancell
         return Cancelled(read_id((params or {}).get("requestId", NOTHING)), params or {})
     if method == PROGRESS:
         return Progress(_read_token((params or {}).get(PROGRESS_TOKEN, NOTHING)), params or {})
-    return Notification(method, params)
+    return Notification(method, params, beside)
 
 
 _Meta = tuple[Id | None, int | None, Raw, Members | None]

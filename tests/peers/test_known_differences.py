@@ -15,7 +15,9 @@ from tests.peers.helpers import (
     STATELESS,
     answer,
     call,
+    code_of,
     events,
+    failure,
     initialize,
     initialized,
     lines,
@@ -261,7 +263,6 @@ async def test_a_line_that_swallowed_an_answer_ends_the_call(tmp_path: Path, clo
         assert gate.one_to_client()["id"] == 1
 
 
-@known("C7", "it is an error of the protocol", KeyError)
 async def test_arguments_that_are_too_large_are_refused_with_a_tool_result(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -271,9 +272,68 @@ async def test_arguments_that_are_too_large_are_refused_with_a_tool_result(
         assert gate.one_to_client()["result"]["isError"] is True
 
 
-@known("C7", "a member beside params is dropped", KeyError)
 async def test_a_member_that_the_gate_does_not_know_passes(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, clock) as gate:
         gate.client({**call(1), "trace": "abc"})
 
         assert gate.one_to_agent()["trace"] == "abc"
+
+
+@pytest.mark.parametrize("keys", ["id method params", "params id method", "method params id"])
+async def test_the_order_of_a_large_calls_members_does_not_matter(
+    keys: str, tmp_path: Path, clock: Clock
+) -> None:
+    asked = call(1, "echo", {"text": "x" * 4096})
+    async with rig(tmp_path, clock, SMALL) as gate:
+        gate.client({"jsonrpc": "2.0", **{key: asked[key] for key in keys.split()}})
+
+        assert code_of(gate.one_to_client()) == "limit.frame_bytes"
+
+
+@pytest.mark.parametrize("method", ["prompts/get", "tools/list"])
+async def test_any_other_large_request_is_answered_with_an_error(
+    method: str, tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock, SMALL) as gate:
+        gate.client(request(1, method, {"text": "x" * 4096}))
+
+        assert gate.one_to_client()["error"]["data"]["code"] == "limit.frame_bytes"
+
+
+async def test_a_large_call_for_a_task_is_answered_with_an_error(
+    tmp_path: Path, clock: Clock
+) -> None:
+    asked = call(1, "echo", {"text": "x" * 4096})
+    asked["params"]["task"] = {"ttl": 1000}
+    async with rig(tmp_path, clock, SMALL) as gate:
+        gate.client(asked)
+
+        assert gate.one_to_client()["error"]["data"]["code"] == "limit.frame_bytes"
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["at once", "after a wait"])
+async def test_members_that_the_gate_does_not_know_pass_in_every_frame(
+    *, kept: bool, tmp_path: Path, clock: Clock
+) -> None:
+    beside = {"trace": {"a": [HALF]}, "x": None}
+    one = "version: 1\ndefaults: {concurrency: 1, queue: 5, timeout: 10s}\nagents: {web: {}}\n"
+    async with rig(tmp_path, clock, one) as gate:
+        if kept:
+            gate.client(call(0))
+            first = gate.one_to_agent()
+        gate.client({**call(1), **beside})
+        if kept:
+            gate.agent(answer(first["id"]))
+            gate.to_client()
+        asked = gate.one_to_agent()
+        assert {key: asked[key] for key in beside} == beside
+
+        gate.agent({**answer(asked["id"]), **beside})
+        assert gate.one_to_client() == {**answer(1), **beside}
+        gate.client({**request(2, "prompts/list"), **beside})
+        asked = gate.one_to_agent()
+        assert {key: asked[key] for key in beside} == beside
+        gate.agent({**note("notifications/x"), **beside})
+        assert gate.one_to_client() == {**note("notifications/x"), **beside}
+        gate.agent({**failure(asked["id"]), **beside})
+        assert gate.one_to_client() == {**failure(2), **beside}

@@ -34,7 +34,10 @@ def refused(frame: bytes) -> ProtocolError:
         (b'{"jsonrpc":"2.0","id":1,"error":{}}', Response(1, error=Raw(b"{}"))),
         (b'{"jsonrpc":"2.0","\\u0069d":1,"method":"\\u0070"}', Request(1, "p")),
         (b'{"jsonrpc":"2.0","id":9007199254740992,"method":"p"}', Request(2**53, "p")),
-        (b'{"jsonrpc":"2.0","x":{"id":2},"id":1,"method":"p"}', Request(1, "p")),
+        (
+            b'{"jsonrpc":"2.0","x":{"id":2},"id":1,"method":"p"}',
+            Request(1, "p", beside={"x": Raw(b'{"id":2}')}),
+        ),
     ],
 )
 def test_a_good_frame_is_read(frame: bytes, message: object) -> None:
@@ -167,7 +170,8 @@ def test_the_envelope_may_have_strange_members_but_not_without_end() -> None:
             {"jsonrpc": "2.0", "id": 1, "method": "p"} | {f"x{i}": i for i in range(count)}
         )
 
-    assert jsonrpc.decode(frame(MAX_MEMBERS - 3)) == Request(1, "p")
+    many = {f"x{i}": Raw(b"%d" % i) for i in range(MAX_MEMBERS - 3)}
+    assert jsonrpc.decode(frame(MAX_MEMBERS - 3)) == Request(1, "p", beside=many)
     assert refused(frame(MAX_MEMBERS - 2)).reason == Reason.TOO_MANY_KEYS
 
 

@@ -549,3 +549,12 @@ def test_a_result_of_a_megabyte_is_a_view_of_its_frame() -> None:
     assert isinstance(message, Response)
     assert memoryview(message.result).obj is not None
     assert len(message.result) == 1_000_002
+
+
+def test_what_stands_beside_a_call_counts_while_it_waits() -> None:
+    plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{}}%b}'
+    small, large = mcp.decode(plain % b""), mcp.decode(plain % (b',"x":"%b"' % (b"y" * 1000)))
+    assert isinstance(small, CallTool)
+    assert isinstance(large, CallTool)
+
+    assert large.kept()[1] == small.kept()[1] + 1002
