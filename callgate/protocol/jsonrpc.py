@@ -20,6 +20,7 @@ from callgate.protocol.members import (
     Known,
     Members,
     check_json,
+    elements,
     is_object,
     one_line,
     read_id,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from callgate.errors import CallgateError
 
 ENVELOPE: Final = Known(("jsonrpc", "id", "method", "params", "result", "error"))
+
+MAX_BATCH: Final = 1024
+"""Messages in one batch. Clients that had batches sent a handful."""
 
 _VERSION: Final = b'"2.0"'
 _NULL: Final = Raw(b"null")
@@ -89,6 +93,18 @@ def decode(data: bytes) -> Request | Notification | Response:
     except ProtocolError as error:
         answers = "method" not in members and not members.keys().isdisjoint(("result", "error"))
         raise ProtocolError(error.reason, rpc_id=rpc_id, is_response=answers) from None
+
+
+def parts_of(frame: bytes) -> list[bytes]:
+    """Return the messages of a batch; any other frame as it is, for `decode` to judge."""
+    if not frame.lstrip().startswith(b"["):
+        return [frame]
+    try:
+        check_json(frame)
+        parts = elements(Raw(frame.strip()), MAX_BATCH + 1)
+    except ProtocolError:
+        return [frame]
+    return list(map(bytes, parts)) if 0 < len(parts) <= MAX_BATCH else [frame]
 
 
 def _classify(members: Members, rpc_id: Id | None) -> Request | Notification | Response:

@@ -27,7 +27,7 @@ class Reason(StrEnum):
     UTF8 = "utf8"
     DEPTH = "depth"
     BATCH = "batch"
-    """JSON-RPC batches were withdrawn from MCP, and one frame is one decision here."""
+    """A batch of messages where none was agreed: one version of MCP has them."""
     NOT_OBJECT = "not_object"
     VERSION = "version"
     DUPLICATE_KEY = "duplicate_key"

@@ -8,6 +8,7 @@ An id that could be another's is worse than none, so doubt means none.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -70,6 +71,26 @@ def seek(head: bytes, tail: bytes) -> Sought:
 def seek_in(frame: bytes) -> Sought:
     """Search a frame that is there as a whole."""
     return seek(frame[:SOUGHT_BYTES], frame[-SOUGHT_BYTES:])
+
+
+def answered_in(line: bytes) -> list[int]:
+    """Return which requests of ours a line that cannot be read seems to answer, a few at most."""
+    if b'"jsonrpc"' not in line or b'"method"' in line:
+        return []
+    if b'"result"' not in line and b'"error"' not in line:
+        return []
+    found = islice(_ANSWER.finditer(line), MAX_ANSWERS)
+    return [int(each[1] or each[2]) for each in found]
+
+
+MAX_ANSWERS: Final = 64
+"""Of one line that are looked at."""
+
+_VERSION = rb'"jsonrpc"' + SPACE + rb":" + SPACE + rb'"2\.0"'
+_NUMBER = rb'"id"' + SPACE + rb":" + SPACE + rb"([0-9]{1,16}+)"
+_COMMA = SPACE + rb"," + SPACE
+_ANSWER = re.compile(_VERSION + _COMMA + _NUMBER + rb"|" + _NUMBER + _COMMA + _VERSION)
+"""As SDKs write an envelope: its version and its id side by side."""
 
 
 def _members(head: bytes) -> list[tuple[str | None, bytes]]:
