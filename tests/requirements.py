@@ -2110,6 +2110,7 @@ GATE: Final = (
             "tests/peers/test_unnoticed.py::test_a_batch_is_taken_apart_where_the_protocol_has_them",
             "tests/peers/test_unnoticed.py::test_a_batch_of_an_agent_answers_its_calls",
             "tests/peers/test_unnoticed.py::test_a_line_that_swallowed_an_answer_ends_the_call",
+            "tests/peers/test_unnoticed.py::test_a_refused_frame_has_the_id_of_its_record",
             "tests/peers/test_unnoticed.py::test_a_server_that_logs_its_answers_loses_none",
             "tests/peers/test_unnoticed.py::test_a_line_that_names_a_request_ends_none",
             "tests/peers/test_unnoticed.py::test_a_batch_that_was_not_agreed_is_one_error_and_ends_its_calls",

@@ -347,22 +347,25 @@ class McpClientPeer:
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 
     def _reject(self, error: ProtocolError) -> None:
-        self._count_rejected(error.reason)
+        error.agent = self.agent.name
+        error.request_id = None if error.is_response else self._engine.new_id()
+        self._count_rejected(error.reason, error.request_id)
         if error.is_response:
             self.requests_to_client.spoiled(error.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(error.id, error))
 
-    def _count_rejected(self, reason: str) -> None:
+    def _count_rejected(self, reason: str, request_id: str | None = None) -> None:
         lane = self._lane(self.name, self.agent.name, "", monotonic_ns())
-        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown)
+        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown, request_id)
 
     def _oversized(self, frame: Oversized) -> None:
         sought = seek(frame.head, frame.tail)
-        self._count_rejected("frame_bytes")
+        request_id = None if sought.is_response else self._engine.new_id()
+        self._count_rejected("frame_bytes", request_id)
         scope = f"agent:{self.agent.name}"
         limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
-        error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)
+        error = FrameTooLarge(request_id=request_id, agent=self.agent.name, limit=limit)
         self._spoiled(sought, error)
 
     def _spoiled(self, sought: Sought, error: CallgateError) -> None:

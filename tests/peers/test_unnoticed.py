@@ -27,6 +27,7 @@ from tests.peers.helpers import (
     text,
     tool_list,
 )
+from tests.router.helpers import audit_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -391,3 +392,29 @@ async def test_members_that_the_gate_does_not_know_pass_in_every_frame(
         assert gate.one_to_client() == {**note("notifications/x"), **beside}
         gate.agent({**failure(asked["id"]), **beside})
         assert gate.one_to_client() == {**failure(2), **beside}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        lines(call(1, "echo", {"text": "x" * 4096})),
+        lines(request(1, "prompts/get", {"text": "x" * 4096})),
+        b"no JSON\n",
+        lines(call(1, 5)),
+    ],
+    ids=["large call", "large request", "noise", "no name"],
+)
+async def test_a_refused_frame_has_the_id_of_its_record(
+    frame: bytes, tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock, SMALL) as gate:
+        gate.client(frame)
+
+        said = refusal_of(gate.one_to_client())
+    (record,) = [
+        line
+        for line in audit_lines(tmp_path / "audit")
+        if line["event"] == "protocol.frame_rejected"
+    ]
+    assert said["request_id"] == record["request_id"]
+    assert said["agent"] == "web"
