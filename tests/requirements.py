@@ -1982,6 +1982,7 @@ GATE: Final = (
             "tests/gate/test_more_words.py::test_a_server_that_ends_at_its_start_is_told_with_its_own_words",
             "tests/gate/test_more_words.py::test_what_a_server_prints_to_its_stdout_is_told_once_and_not_repeated",
             "tests/gate/test_more_words.py::test_an_agent_that_the_policy_does_not_know_is_told",
+            "tests/gate/test_more_words.py::test_a_resource_warning_says_how_much_of_how_much",
         ),
     ),
     Requirement(

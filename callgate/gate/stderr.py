@@ -22,6 +22,7 @@ from callgate.launcher.capture import LastBytes
 from callgate.text import lines
 
 if TYPE_CHECKING:
+    from callgate.errors import LimitInfo
     from callgate.launcher.protocol import Stopped
 
 STDERR: Final = 2
@@ -55,6 +56,17 @@ def how_it_ended(stopped: Stopped) -> str:
 def ended(agent: str, stopped: Stopped, *, spoke: bool) -> str:
     """The last word on an agent that will not be started again."""
     return f"agent {agent} ended: {how_it_ended(stopped)}{'' if spoke else SILENT}"
+
+
+def warning(agent: str, limit: LimitInfo) -> str:
+    """Return how much an agent uses of what a limit allows."""
+    from callgate.launcher.limit_message import limit_text  # noqa: PLC0415  # few come near a limit
+
+    if limit.usage is None:
+        return f"agent {agent} is close to a limit: {limit_text(limit.type, limit.limit)}"
+    used = limit_text(limit.type, limit.usage).removeprefix(f"{limit.type} ")
+    allowed = limit_text(limit.type, limit.limit).removeprefix(f"{limit.type} ")
+    return f"agent {agent} used {used} of {allowed}: {limit.type.replace('_', ' ')}"
 
 
 def _name(number: int) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from callgate.gate.connection import Connection
 from callgate.gate.restart import Again, Down, Restarts
-from callgate.gate.stderr import how_it_ended
+from callgate.gate.stderr import how_it_ended, warning
 from callgate.launcher.history import RunRecord
 from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
@@ -294,7 +294,7 @@ class Supervisor:
                 usage_limit=limit.limit if isinstance(limit.limit, int) else None,
             )
             self._hub.flush()
-            self._say(f"agent {peer.name} is close to its {limit.type} limit: {limit.limit}")
+            self._say(warning(peer.name, limit))
 
     def _remember(self, run: Run, stopped: Stopped | None) -> None:
         """Into the history."""
