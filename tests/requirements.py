@@ -1026,6 +1026,7 @@ PROTOCOLS: Final = (
         ("protocols: peers", "design: Protocols", "design: The life of a call"),
         (
             "tests/peers/test_calls.py::test_the_agent_sees_an_id_of_ours_and_the_client_its_own",
+            "tests/peers/test_calls.py::test_a_correlation_id_is_in_the_audit_if_it_is_a_uuid",
             "tests/peers/test_calls.py::test_a_progress_token_is_ours_there_and_the_clients_here",
             "tests/peers/test_calls.py::test_a_second_answer_reaches_nobody",
             "tests/peers/test_calls.py::test_an_answer_to_nothing_is_counted_and_no_more",

@@ -223,6 +223,7 @@ class Supervisor:
         connection = Connection(run, peer, self._hub)
         self._connection = connection
         peer.outbox.pipe = connection.writer
+        peer.run_id = run.run_id
         peer.process_launched(run.token)
         self.on_connected(connection)
         self._hub.router.usages.of(peer.name).began(run)

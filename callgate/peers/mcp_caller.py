@@ -23,7 +23,7 @@ from callgate.errors import (
     ToolUnknown,
 )
 from callgate.model import ToolCall
-from callgate.peers.inflight import MAX_REQUESTS, MAX_WAITING_BYTES, Pending
+from callgate.peers.inflight import MAX_REQUESTS, MAX_WAITING_BYTES, Pending, with_ids
 from callgate.peers.quota_wait import wait_for_quota
 from callgate.peers.requests_to_client import RequestsToClient
 from callgate.peers.subscriptions import LISTEN
@@ -162,7 +162,7 @@ class McpClientPeer:
             return
         call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
         if message.meta:
-            call = _with_trace(call, message)
+            call = with_ids(call, message)
         size = len(message.arguments)
         begun = self._engine.begin(lane, call, agent, None, now_ns, size, asked_ns)
         if begun.__class__ is not Flight:
@@ -389,10 +389,3 @@ class McpClientPeer:
         self.answered(pending, encode_result(pending.id, result))
         if len(result) > LARGE_ANSWER_BYTES:
             self.hub.flush()
-
-
-def _with_trace(call: ToolCall, message: CallTool) -> ToolCall:
-    trace = message.trace()
-    if not trace:
-        return call
-    return ToolCall(call.agent, call.tool, {}, call.caller, call.timeout_ms, trace=trace)

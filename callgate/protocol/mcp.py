@@ -45,6 +45,7 @@ careless server could run a tool by it."""
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  # a name
 TIMEOUT_MS: Final = "callgate/timeout_ms"
 VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CORRELATION_ID: Final = "callgate/correlation_id"
 TRACE: Final = ("traceparent", "tracestate", "baggage")
 
 PARAMS: Final = Known(
@@ -54,6 +55,7 @@ META: Final = Known(
     (
         PROGRESS_TOKEN,
         TIMEOUT_MS,
+        CORRELATION_ID,
         *TRACE,
         VERSION,
         "io.modelcontextprotocol/clientInfo",
@@ -118,6 +120,11 @@ class CallTool(msgspec.Struct, gc=False):
         raw = ((key, self.meta.get(key)) for key in TRACE)
         texts = ((key, read_text(value)) for key, value in raw if value is not None)
         return {key: text for key, text in texts if text is not None}
+
+    def correlation_id(self) -> str | None:
+        """Return the text by which the caller knows the work that this call belongs to."""
+        raw = None if self.meta is None else self.meta.get(CORRELATION_ID)
+        return None if raw is None else read_text(raw)
 
 
 def copied(members: Members | None) -> Members | None:
