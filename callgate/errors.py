@@ -151,6 +151,9 @@ class PolicyDenied(CallRefused):
     retryable = False
 
     def describe(self) -> str:
+        if self.limit is not None and self.limit.type == "tasks":
+            tasks = f"the policy does not allow tasks of {self._what()}"
+            return f"{tasks}; `tasks: pass` lets them through"
         return f"the policy does not allow {self._what()}"
 
 
@@ -295,14 +298,23 @@ class OutputTooLarge(CallEnded):
 
 
 class AgentCrashed(CallEnded):
-    """The agent's process ended with the call in flight; `stop_reason` says why."""
+    """The agent's process ended with the call in flight; `stop_reason` says why.
+
+    `run_id` names that process in the audit and in `callgate runs`.
+    """
 
     code = "agent.crashed"
     jsonrpc = -32011
 
-    def __init__(self, *, stop_reason: str | None = None, **fields: Any) -> None:
+    def __init__(
+        self, *, stop_reason: str | None = None, run_id: str | None = None, **fields: Any
+    ) -> None:
         super().__init__(**fields)
         self.stop_reason = stop_reason
+        self.run_id = run_id
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "stop_reason": self.stop_reason, "run_id": self.run_id}
 
     def describe(self) -> str:
         what = "the agent" if self.agent is None else f"agent {self.agent}"

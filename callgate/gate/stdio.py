@@ -2,8 +2,8 @@
 
 The process is launched first, with what little that needs; the rest is imported and built while
 it starts. Then everything is a pass: a read of one side, handled to its end. The gate ends when
-the client closes its side (what is in flight is answered first), when it has gone (then nothing
-is), when the process ends and shall not run again, or on a signal.
+the client closes its side (what is in flight is answered first, within half a minute), when it has
+gone (then nothing is), when the process ends and shall not run again, or on a signal.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import msgspec
 
 from callgate.gate.feed import Feed
 from callgate.gate.pipes import HIGH_WATER_BYTES, Writer, enlarge, keep_blocks
-from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, ended, write_stderr
+from callgate.gate.stderr import UNREADABLE, UNREADABLE_CLIENT, AgentStderr, ended
 from callgate.gate.supervisor import Supervisor
-from callgate.launcher.capture import UntilReady
 from callgate.peers import offer
 from callgate.peers.hub import Hub
 from callgate.peers.mcp_agent import McpAgent
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from callgate.policy import Policy
     from callgate.router.router import Router
 
+LAST_CALLS_S = 30.0
+"""For calls that run when the client closes its side; each may have a deadline before that. Half of
+the default timeout: who closes its stdin waits for the gate's end, not for an hour."""
 DRAIN_S = 5.0
 """For the last answers to be written after everything has ended."""
 TIMED_OUT = 124
@@ -76,16 +78,16 @@ class StdioGate:
         hub.on_first_rejected = lambda reason, by_client: say(
             (UNREADABLE_CLIENT if by_client else UNREADABLE).format(reason)
         )
-        stderr = UntilReady(write_stderr)
+        self._stderr = AgentStderr(passes=settings.pass_stderr)
         self.supervisor = Supervisor(
-            hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
+            hub, launcher, spec, stderr=self._stderr, secrets=secrets, history=history, say=say
         )
         gate = router.policy.gate(settings.agent)
         kind = _kind_of(gate)
         self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.end_process)
         self._spoke = False
         """Whether the agent has shown that it speaks its protocol."""
-        self._agent.on_handshake = lambda: self._hear(None if settings.pass_stderr else stderr)
+        self._agent.on_handshake = self._hear
         self._caller = McpClientPeer(
             hub, self._agent, Outbox(hub.wire, _Nowhere()), settings.caller
         )
@@ -175,21 +177,25 @@ class StdioGate:
                 feed.reader.pause("flood")
 
     async def _finish(self) -> None:
-        """The client will send no more: answer what it asked for, unless nobody reads it."""
+        """Wait `LAST_CALLS_S` for the answers to what the client asked for, then cancel the rest.
+
+        A client that reads no answers any more is not waited for.
+        """
         caller = self._caller
         caller.client_finished()
         caller.on_idle = self._answers_done.set
         self.hub.flush()
         if caller.in_flight:
-            await self._answers_done.wait()  # each of them has a deadline
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CALLS_S):  # in shadow mode no call has a deadline
+                    await self._answers_done.wait()
         caller.closed()
         self.hub.flush()
 
-    def _hear(self, stderr: UntilReady | None) -> None:
-        """The agent's first words of its protocol; its stderr is for its start."""
+    def _hear(self) -> None:
+        """Note the agent's first words of its protocol."""
         self._spoke = True
-        if stderr is not None:
-            stderr.ready()
+        self._stderr.started()
 
     def _no_more(self) -> None:
         """The client has closed its side."""

@@ -20,7 +20,7 @@ import msgspec
 
 from callgate.gate.connection import Connection
 from callgate.gate.restart import Again, Down, Restarts
-from callgate.gate.stderr import how_it_ended
+from callgate.gate.stderr import how_it_ended, warning
 from callgate.launcher.history import RunRecord
 from callgate.launcher.plan import NOT_ASKED
 from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from callgate.audit.events import EventName
     from callgate.errors import LimitInfo
-    from callgate.launcher.capture import Sink
+    from callgate.gate.stderr import AgentStderr
     from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run
     from callgate.model import LaunchSpec, StopReason
@@ -61,7 +61,7 @@ class Supervisor:
         launcher: Launcher,
         spec: LaunchSpec,
         *,
-        stderr: Sink,
+        stderr: AgentStderr,
         secrets: Sequence[bytes],
         history: History | None,
         say: Callable[[str], None],
@@ -223,6 +223,7 @@ class Supervisor:
         connection = Connection(run, peer, self._hub)
         self._connection = connection
         peer.outbox.pipe = connection.writer
+        peer.run_id = run.run_id
         peer.process_launched(run.token)
         self.on_connected(connection)
         self._hub.router.usages.of(peer.name).began(run)
@@ -239,6 +240,7 @@ class Supervisor:
         if again:
             peer.started()
         self._hub.flush()
+        self._stderr.begin(contained=self._spec.contained)
         await connection.open(self._stderr, self._secrets)
         self._remember(run, None)
 
@@ -266,7 +268,10 @@ class Supervisor:
         self._remember(run, stopped)
 
     def _tell(self, agent: str, stopped: Stopped, decision: Again | Down, *, again: bool) -> None:
-        """For people: what has ended it, and what follows."""
+        """Say what has ended the process, what it printed last, and what follows."""
+        tail = "" if _is_expected(stopped) else self._stderr.take_tail()
+        if tail:
+            self._say(f"agent {agent} printed before it ended:\n{tail}")
         if stopped.limit is not None:
             from callgate.launcher.limit_message import explain  # noqa: PLC0415  # only bad ends need it
 
@@ -290,7 +295,7 @@ class Supervisor:
                 usage_limit=limit.limit if isinstance(limit.limit, int) else None,
             )
             self._hub.flush()
-            self._say(f"agent {peer.name} is close to its {limit.type} limit: {limit.limit}")
+            self._say(warning(peer.name, limit))
 
     def _remember(self, run: Run, stopped: Stopped | None) -> None:
         """Into the history."""
@@ -348,6 +353,13 @@ class HistoryWriter:
                     await asyncio.to_thread(history.put, record)
         finally:
             self._task = None
+
+
+def _is_expected(stopped: Stopped) -> bool:
+    """Return True if the process was asked to end, or says itself that it ended well."""
+    return stopped.reason == "stop_requested" or (
+        stopped.reason == "exited" and not stopped.exit_code
+    )
 
 
 def _is_lacking(effect: Effect) -> bool:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 MASK = b"***"
 CUT = b"[cut]"
@@ -194,32 +194,6 @@ class LastBytes:
             kept = kept[kept.find(b"\n") + 1 :]
         text = kept.decode("utf-8", "replace")
         return TRUNCATED + text if self._wrapped else text
-
-
-class UntilReady:
-    """An agent's stderr: passed on until its handshake is done, then only remembered.
-
-    What is passed on is also remembered, so that a failed start can be told from the ring.
-    `show` must not block; if it fails, what the agent says is only remembered from then on.
-    """
-
-    __slots__ = ("_show", "ring")
-
-    def __init__(self, show: Callable[[bytes], object]) -> None:
-        self._show: Callable[[bytes], object] | None = show
-        self.ring = LastBytes()
-
-    def feed(self, data: bytes) -> None:
-        self.ring.feed(data)
-        if self._show is not None:
-            try:
-                self._show(data)
-            except OSError:
-                self._show = None
-
-    def ready(self) -> None:
-        """The handshake is done."""
-        self._show = None
 
 
 class Drain(asyncio.Protocol):

@@ -74,6 +74,7 @@ class AgentPeer(ABC):
         self.pending: dict[int, Pending] = {}
         """What the agent has yet to answer, by our ids."""
         self.caller: McpClientPeer | None = None
+        self.run_id: str | None = None
         self.is_up = True
         """Whether calls are taken: the process runs, or is being started again."""
         self.is_ready = True
@@ -203,8 +204,7 @@ class AgentPeer(ABC):
 
     def entered(self, flight: Flight) -> None:
         pending: Pending | None = flight.handle
-        if pending is not None and pending.call is not None:  # else whoever began it sends it
-            call = pending.call
+        if pending is not None and (call := pending.call) is not None:  # else its caller sends it
             if pending.caller is not None:
                 pending.caller.waits_no_more(pending)
             self.send_call(pending, call)
@@ -370,7 +370,7 @@ class AgentPeer(ABC):
     def _lost(self, pending: Pending, reason: StopReason, limit: LimitInfo | None) -> None:
         flight = pending.flight
         kind = AgentCrashed if limit is None else ResourceLimitExceeded
-        error = kind(agent=self.name, limit=limit, stop_reason=reason)
+        error = kind(agent=self.name, limit=limit, stop_reason=reason, run_id=self.run_id)
         if flight is None:
             if pending.on_answer is None:
                 self._without_answer(pending, error)

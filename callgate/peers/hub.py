@@ -138,15 +138,26 @@ class Hub:
         policy = self.router.policy.revision
         self.engine.note(Event(event=event, agent=agent, policy=policy, **members))
 
-    def count_rejected_frame(self, agent: str, reason: str, caller: str | None = None) -> None:
-        """Count and record a frame of the agent, or of this caller, that could not be read."""
+    def count_rejected_frame(
+        self, agent: str, reason: str, caller: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Count and record a frame of the agent, or of this caller, that could not be read.
+
+        `request_id` is what the answer to it says.
+        """
         self.rejected[reason] += 1
         self.unreadable += 1
         by_client = caller is not None
         if self.on_first_rejected is not None and by_client not in self._told:
             self._told.add(by_client)
             self.on_first_rejected(reason, by_client)
-        self.record("protocol.frame_rejected", agent=agent, caller=caller, code=reason)
+        self.record(
+            "protocol.frame_rejected",
+            agent=agent,
+            caller=caller,
+            code=reason,
+            request_id=request_id,
+        )
 
     def count_reserved(self, agent: str) -> None:
         """Count and record a frame in which an agent spoke as a gate; that was taken out."""

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.audit.events import safe_uuid
+
 # msgspec does not resolve a Struct's annotations until it decodes one, and nobody decodes these.
 # ruff: noqa: TC004
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from callgate.model import ToolCall
     from callgate.peers.agent import AgentPeer
     from callgate.peers.mcp_caller import McpClientPeer
     from callgate.protocol.jsonrpc import Response
@@ -57,8 +60,22 @@ class Pending(msgspec.Struct, eq=False):
     on_answer: Callable[[Response | None], None] | None = None
     """Of a request of ours; None means that no answer came in time."""
     stateless: bool = False
+    is_task: bool = False
+    """Whether the caller waits for a task, which a tool result is not."""
     cancelled_by_client: bool = False
     """The caller has cancelled it: MCP wants no answer then."""
     answer: bytes = b""
     seq: int = 0
     """The last piece that a call has streamed, where pieces are numbered."""
+
+
+def with_ids(call: ToolCall, message: CallTool) -> ToolCall:
+    """Return a call with what its `_meta` says that it belongs to.
+
+    A correlation id is taken if it is a UUID: no other text of a client may reach the audit.
+    """
+    trace, said = message.trace(), message.correlation_id()
+    correlation_id = None if said is None else safe_uuid(said)
+    if not trace and correlation_id is None:
+        return call
+    return msgspec.structs.replace(call, trace=trace or None, correlation_id=correlation_id)

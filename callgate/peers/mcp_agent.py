@@ -23,8 +23,9 @@ from callgate.peers.inflight import HEAD_BYTES, Pending
 from callgate.peers.mcp_caller import HARD_FRAME_BYTES
 from callgate.peers.mcp_session import McpSession
 from callgate.peers.mcp_tools import LIST_TIMEOUT_NS, ToolLister
-from callgate.peers.offer import CHANGED
-from callgate.peers.subscriptions import LISTEN, renamed, renamed_result, stream_of
+from callgate.peers.offer import CHANGED, shown_result
+from callgate.peers.subscriptions import LISTEN, renamed, stream_of
+from callgate.peers.swallowed import Swallowed
 from callgate.protocol import jsonrpc, mcp, mcp_encode, results
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response
@@ -55,6 +56,7 @@ class McpAgent(AgentPeer):
         self.lines = Lines(spec.max_frame_bytes or HARD_FRAME_BYTES)
         self.session = McpSession()
         self._tools = ToolLister(self)
+        self._swallowed = Swallowed(self)
         self._handshake: TimedCallback | None = None
         self._pinging = False
 
@@ -155,7 +157,7 @@ class McpAgent(AgentPeer):
                 if taken:
                     self.hub.count_reserved(self.name)
         except ProtocolError as error:
-            self._reject(error)
+            self._reject(error, frame)
             return
         except Exception:
             self._undecodable(frame)
@@ -219,15 +221,13 @@ class McpAgent(AgentPeer):
         if pending.on_answer is not None:
             pending.on_answer(message)
             return
-        caller = pending.caller
-        if caller is None:
+        if (caller := pending.caller) is None:
             return
         if pending.method == "initialize":
             self.session.version = self._initialized(message)
-        elif pending.method == "tools/list" and len(message.result):
-            message.result = self._tools.shown(message.result)
-        elif pending.method == LISTEN and len(message.result):
-            message.result = renamed_result(message.result, pending.id)
+            self.turns.has_batches = caller.turns.has_batches = self.session.has_batches
+        if len(message.result):
+            message.result = shown_result(self, pending, message.result)
         caller.answered(pending, jsonrpc.encode_response(pending.id, message))
 
     def _progress(self, message: Progress) -> None:
@@ -278,10 +278,11 @@ class McpAgent(AgentPeer):
         elif self.caller is not None:
             self.caller.requests_to_client.withdraw(gate_id)
 
-    def _reject(self, error: ProtocolError) -> None:
+    def _reject(self, error: ProtocolError, frame: bytes) -> None:
         """Noise on stdout, most often. A request that cannot be read is answered."""
         self.count_rejected(error.reason)
         if error.id is None:
+            self._swallowed.look(frame)
             return
         if error.is_response is False:
             self._reply(jsonrpc.encode_error(error.id, error))

@@ -20,11 +20,10 @@ from callgate.errors import (
     InternalError,
     LimitInfo,
     PolicyDenied,
-    ProtocolInvalid,
     ToolUnknown,
 )
 from callgate.model import ToolCall
-from callgate.peers.inflight import MAX_REQUESTS, MAX_WAITING_BYTES, Pending
+from callgate.peers.inflight import MAX_REQUESTS, MAX_WAITING_BYTES, Pending, with_ids
 from callgate.peers.quota_wait import wait_for_quota
 from callgate.peers.requests_to_client import RequestsToClient
 from callgate.peers.subscriptions import LISTEN
@@ -33,7 +32,7 @@ from callgate.protocol import jsonrpc, mcp, mcp_encode
 from callgate.protocol.framing import Lines, Oversized
 from callgate.protocol.jsonrpc import Response, encode_result
 from callgate.protocol.mcp import CallTool, Cancelled, Notification, Progress, Request
-from callgate.protocol.problem import ProtocolError
+from callgate.protocol.problem import IdInUse, ProtocolError
 from callgate.protocol.seek import seek, seek_in
 from callgate.router import refusals
 from callgate.router.flight import Flight
@@ -74,6 +73,8 @@ class McpClientPeer:
         """How many of them have no flight: other requests, and calls that wait for a quota."""
         self._waiting_bytes = 0
         """Of calls that wait for their turn, or for a quota."""
+        self._has_session = False
+        """Whether the client is of the era with `initialize`."""
         self.on_idle: Callable[[], None] | None = None
         """Told when nothing is in flight any more, while somebody waits for that."""
         agent.attach(self)
@@ -123,9 +124,11 @@ class McpClientPeer:
         pending = Pending(self, message.id, message.token)
         if message.meta is not None:
             pending.stateless = message.is_stateless
+        if message.extra is not None:
+            pending.is_task = message.is_task
         if message.id in self.in_flight:
             lane = self._lane(self.name, self.agent.name, message.name, now_ns)
-            self._say(pending, self.refusal(lane, ProtocolInvalid(), now_ns))
+            self._say(pending, self.refusal(lane, IdInUse(), now_ns))
             return
         try:
             self.begin_call(pending, message, now_ns, now_ns)
@@ -159,7 +162,7 @@ class McpClientPeer:
             return
         call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
         if message.meta:
-            call = _with_trace(call, message)
+            call = with_ids(call, message)
         size = len(message.arguments)
         begun = self._engine.begin(lane, call, agent, None, now_ns, size, asked_ns)
         if begun.__class__ is not Flight:
@@ -209,7 +212,8 @@ class McpClientPeer:
         """Why a call cannot go to this agent at all, whatever its limits."""
         agent = self.agent
         if message.extra is not None and message.is_task and agent.spec.tasks == "refuse":
-            return refusals.plain(PolicyDenied, lane, None)
+            limit = LimitInfo("tasks", f"agent:{agent.name}", "refuse")
+            return refusals.plain(PolicyDenied, lane, None, limit)
         if lane.spec.denied:
             return None  # the engine says so, whether the tool exists or not
         if not agent.is_up:
@@ -279,10 +283,11 @@ class McpClientPeer:
 
     def _request(self, message: Request) -> None:
         self.hub.count(message.method)
+        self._has_session |= message.method == "initialize"
         pending = Pending(self, message.id, message.token, method=message.method)
         pending.stateless = message.meta is not None and mcp.VERSION in message.meta
         if message.id in self.in_flight:
-            self._say(pending, ProtocolInvalid())
+            self._say(pending, IdInUse(agent=self.agent.name))
         elif self.others >= MAX_REQUESTS:
             limit = LimitInfo("requests", "connection", MAX_REQUESTS, self.others)
             self._say(pending, ConcurrencyLimited(agent=self.agent.name, limit=limit))
@@ -337,33 +342,39 @@ class McpClientPeer:
         self.outbox.put(self._encode(pending, error))
 
     def _encode(self, pending: Pending, error: CallgateError) -> bytes:
-        if pending.method or self.agent.spec.denials == "error":
+        if pending.method or pending.is_task or self.agent.spec.denials == "error":
             return jsonrpc.encode_error(pending.id, error)
         return mcp_encode.encode_refusal(pending.id, error, stateless=pending.stateless)
 
     def _reject(self, error: ProtocolError) -> None:
-        self._count_rejected(error.reason)
+        error.agent = self.agent.name
+        error.request_id = None if error.is_response else self._engine.new_id()
+        self._count_rejected(error.reason, error.request_id)
         if error.is_response:
             self.requests_to_client.spoiled(error.id, error)
         else:
             self.outbox.put(jsonrpc.encode_error(error.id, error))
 
-    def _count_rejected(self, reason: str) -> None:
+    def _count_rejected(self, reason: str, request_id: str | None = None) -> None:
         lane = self._lane(self.name, self.agent.name, "", monotonic_ns())
-        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown)
+        self.hub.count_rejected_frame(self.agent.name, reason, lane.caller.shown, request_id)
 
     def _oversized(self, frame: Oversized) -> None:
         sought = seek(frame.head, frame.tail)
-        self._count_rejected("frame_bytes")
+        request_id = None if sought.is_response else self._engine.new_id()
+        self._count_rejected("frame_bytes", request_id)
         scope = f"agent:{self.agent.name}"
         limit = LimitInfo("frame_bytes", scope, self.lines.max_frame_bytes, frame.size)
-        error = FrameTooLarge(request_id=self._engine.new_id(), agent=self.agent.name, limit=limit)
+        error = FrameTooLarge(request_id=request_id, agent=self.agent.name, limit=limit)
         self._spoiled(sought, error)
 
     def _spoiled(self, sought: Sought, error: CallgateError) -> None:
         """Tell whoever waits that a frame came to nothing."""
         if sought.is_response:
             self.requests_to_client.spoiled(sought.id, error)
+        elif sought.is_call and sought.id is not None and self.agent.spec.denials != "error":
+            stateless = not self._has_session
+            self.outbox.put(mcp_encode.encode_refusal(sought.id, error, stateless=stateless))
         else:
             self.outbox.put(jsonrpc.encode_error(sought.id, error))
 
@@ -378,10 +389,3 @@ class McpClientPeer:
         self.answered(pending, encode_result(pending.id, result))
         if len(result) > LARGE_ANSWER_BYTES:
             self.hub.flush()
-
-
-def _with_trace(call: ToolCall, message: CallTool) -> ToolCall:
-    trace = message.trace()
-    if not trace:
-        return call
-    return ToolCall(call.agent, call.tool, {}, call.caller, call.timeout_ms, trace=trace)

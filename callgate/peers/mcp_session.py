@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from callgate.protocol.mcp import Request
     from callgate.protocol.members import Members
 
+VERSION_WITH_BATCHES: Final = "2025-03-26"
 MAX_SUBSCRIPTIONS: Final = 1_024
 """Beyond it the oldest is not renewed after a restart."""
 MAX_KEPT_BYTES: Final = 16_384
@@ -39,6 +40,11 @@ class McpSession:
         """Whether the agent said that it tells of changes of its tools."""
         self._level: bytes | None = None
         self._subscriptions: OrderedDict[str, bytes] = OrderedDict()
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether client and agent have agreed on the one version that has batches."""
+        return self.version == VERSION_WITH_BATCHES
 
     def note(self, request: Request) -> None:
         """Remember a request that changes the session."""

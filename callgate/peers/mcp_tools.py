@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from callgate.peers.offer import make_hidden_tool_check
 from callgate.protocol import results
 from callgate.protocol.jsonrpc import encode_json
 from callgate.protocol.problem import ProtocolError
@@ -56,15 +55,6 @@ class ToolLister:
     def reset(self) -> None:
         """The process is gone."""
         self.listed = self._listing = self._changed = False
-
-    def shown(self, result: Raw) -> Raw:
-        """A tool list as the client may see it."""
-        agent = self._agent
-        try:
-            return results.without_tools(result, make_hidden_tool_check(agent))
-        except ProtocolError as error:
-            agent.hub.count_rejected_frame(agent.name, error.reason)
-            return results.NO_TOOLS
 
     def _ask(self, cursor: str | None) -> None:
         params: dict[str, object] = {} if cursor is None else {"cursor": cursor}

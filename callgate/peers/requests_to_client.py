@@ -14,10 +14,10 @@ from callgate.errors import (
     CallgateError,
     ConcurrencyLimited,
     LimitInfo,
-    ProtocolInvalid,
 )
 from callgate.peers.inflight import MAX_REQUESTS
 from callgate.protocol import jsonrpc, mcp_encode
+from callgate.protocol.problem import IdInUse
 
 if TYPE_CHECKING:
     from callgate.peers.hub import Hub
@@ -52,7 +52,7 @@ class RequestsToClient:
         if self.is_closed:
             return CallCanceled()
         if request.id in self._gate_ids:
-            return ProtocolInvalid()
+            return IdInUse()
         if len(self._open) >= MAX_REQUESTS:
             limit = LimitInfo("requests", "connection", MAX_REQUESTS, len(self._open))
             return ConcurrencyLimited(limit=limit)

@@ -7,9 +7,11 @@ connections have had theirs. Within a turn each pass is flushed.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from callgate.peers.hub import PASS_FRAMES
+from callgate.protocol.jsonrpc import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +30,16 @@ beside that of so many cheap ones."""
 class Turns:
     """The frames that one connection has read and not handled yet."""
 
-    __slots__ = ("_frames", "_handle", "_handled", "_hub", "_next", "_outbox", "_useless")
+    __slots__ = (
+        "_frames",
+        "_handle",
+        "_handled",
+        "_hub",
+        "_next",
+        "_outbox",
+        "_useless",
+        "has_batches",
+    )
 
     def __init__(
         self, hub: Hub, handle: Callable[[Frame, int], None], outbox: Outbox | None = None
@@ -40,6 +51,8 @@ class Turns:
         self._frames: Sequence[Frame] = ()
         self._next = 0
         self._handled = self._useless = 0
+        self.has_batches = False
+        """Whether both sides have agreed on the one version of MCP that has batches."""
 
     @property
     def waiting(self) -> bool:
@@ -52,7 +65,10 @@ class Turns:
         return min(1.0, self._useless / self._handled) if self._handled else 1.0
 
     def begin(self, frames: Sequence[Frame], now_ns: int) -> None:
-        """Handle a turn of what one read has brought."""
+        """Handle a turn of what one read has brought, each message of a batch by itself."""
+        if self.has_batches:
+            parts = (parts_of(one) if isinstance(one, bytes) else [one] for one in frames)
+            frames = list(chain.from_iterable(parts))
         self._frames = [*self._frames[self._next :], *frames] if self._frames else frames
         self._next = 0
         self.go_on(now_ns)

@@ -45,6 +45,7 @@ careless server could run a tool by it."""
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  # a name
 TIMEOUT_MS: Final = "callgate/timeout_ms"
 VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CORRELATION_ID: Final = "callgate/correlation_id"
 TRACE: Final = ("traceparent", "tracestate", "baggage")
 
 PARAMS: Final = Known(
@@ -54,6 +55,7 @@ META: Final = Known(
     (
         PROGRESS_TOKEN,
         TIMEOUT_MS,
+        CORRELATION_ID,
         *TRACE,
         VERSION,
         "io.modelcontextprotocol/clientInfo",
@@ -84,6 +86,8 @@ class CallTool(msgspec.Struct, gc=False):
     raw_meta: Raw = NOTHING
     meta: Members | None = None
     extra: Members | None = None
+    beside: Members | None = None
+    """What stands beside `params`."""
 
     @property
     def is_task(self) -> bool:
@@ -97,13 +101,17 @@ class CallTool(msgspec.Struct, gc=False):
 
     def kept(self) -> tuple[CallTool, int]:
         """Return the same call without the frame that it was read from, and its size."""
-        meta, extra = copied(self.meta), copied(self.extra)
-        arguments, raw_meta = self.arguments.copy(), self.raw_meta.copy()
-        call = CallTool(
-            self.id, self.name, arguments, self.token, self.timeout_ms, raw_meta, meta, extra
+        call = msgspec.structs.replace(
+            self,
+            arguments=self.arguments.copy(),
+            raw_meta=self.raw_meta.copy(),
+            meta=copied(self.meta),
+            extra=copied(self.extra),
+            beside=copied(self.beside),
         )
-        size = len(self.name) + len(arguments) + 2 * len(raw_meta)
-        return call, size + sum(map(len, (extra or {}).values()))
+        size = len(self.name) + len(self.arguments) + 2 * len(self.raw_meta)
+        others = ((self.extra or {}).values(), (self.beside or {}).values())
+        return call, size + sum(sum(map(len, values)) for values in others)
 
     def trace(self) -> dict[str, str]:
         """The W3C carrier as it came: whoever uses it checks it."""
@@ -112,6 +120,11 @@ class CallTool(msgspec.Struct, gc=False):
         raw = ((key, self.meta.get(key)) for key in TRACE)
         texts = ((key, read_text(value)) for key, value in raw if value is not None)
         return {key: text for key, text in texts if text is not None}
+
+    def correlation_id(self) -> str | None:
+        """Return the text by which the caller knows the work that this call belongs to."""
+        raw = None if self.meta is None else self.meta.get(CORRELATION_ID)
+        return None if raw is None else read_text(raw)
 
 
 def copied(members: Members | None) -> Members | None:
@@ -128,6 +141,7 @@ class Request(msgspec.Struct, gc=False):
     token: Id | None = None
     raw_meta: Raw = NOTHING
     meta: Members | None = None
+    beside: Members | None = None
 
 
 class Notification(msgspec.Struct, gc=False):
@@ -135,6 +149,7 @@ class Notification(msgspec.Struct, gc=False):
 
     method: str
     params: Members | None = None
+    beside: Members | None = None
 
 
 class Cancelled(msgspec.Struct, gc=False):
@@ -267,37 +282,43 @@ def _decode_slowly(data: bytes) -> Message:
             raise ProtocolError(Reason.METHOD)  # noqa: TRY301  # one place adds the id
         params = PARAMS.read(message.params) if len(message.params) else None
         if rpc_id is None:
-            return _notification(message.method, params)
-        return _request(rpc_id, message.method, params)
+            return _notification(message.method, params, message.beside)
+        return _request(rpc_id, message.method, params, message.beside)
     except ProtocolError as error:
         raise ProtocolError(error.reason, rpc_id=rpc_id, is_response=False) from None
 
 
-def _request(rpc_id: Id, method: str, params: Members | None) -> CallTool | Request:
+def _request(
+    rpc_id: Id, method: str, params: Members | None, beside: Members | None
+) -> CallTool | Request:
     raw_meta = NOTHING if params is None else params.get("_meta", NOTHING)
     if raw_meta == _NULL:
         raw_meta = NOTHING
     token, timeout_ms, raw_meta, meta = _read_meta(raw_meta) if len(raw_meta) else _NO_META
     if method != CALL:
-        return Request(rpc_id, method, params, token, raw_meta, meta)
+        return Request(rpc_id, method, params, token, raw_meta, meta, beside)
     extra = dict(params or {})
     name = read_text(extra.pop("name", _NULL))
     if not name:
         raise ProtocolError(Reason.TOOL_NAME)
     arguments = extra.pop("arguments", NOTHING)
     extra.pop("_meta", None)
-    return CallTool(rpc_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None)
+    return CallTool(
+        rpc_id, name, arguments, token, timeout_ms, raw_meta, meta, extra or None, beside
+    )
 
 
-def _notification(method: str, params: Members | None) -> Notification | Cancelled | Progress:
+def _notification(
+    method: str, params: Members | None, beside: Members | None
+) -> Notification | Cancelled | Progress:
     if method == CALL:
         # Nobody could be told of its end, but a server may run it.
         raise ProtocolError(Reason.ID)
     if method == CANCELLED:
-        return Cancelled(read_id((params or {}).get("requestId", _NULL)), params or {})
+        return Cancelled(read_id((params or {}).get("requestId", NOTHING)), params or {})
     if method == PROGRESS:
-        return Progress(_read_token((params or {}).get(PROGRESS_TOKEN, _NULL)), params or {})
-    return Notification(method, params)
+        return Progress(_read_token((params or {}).get(PROGRESS_TOKEN, NOTHING)), params or {})
+    return Notification(method, params, beside)
 
 
 _Meta = tuple[Id | None, int | None, Raw, Members | None]
@@ -324,6 +345,8 @@ def _read_any_meta(raw: Raw) -> _Meta:
         reason = Reason.META if error.reason == Reason.NOT_OBJECT else error.reason
         raise ProtocolError(reason) from None
     token = timeout_ms = None
+    if meta.get(PROGRESS_TOKEN) == _NULL:
+        meta.pop(PROGRESS_TOKEN)  # as good as none, and some clients write it
     if PROGRESS_TOKEN in meta:
         token = _read_token(meta.pop(PROGRESS_TOKEN))
     if TIMEOUT_MS in meta:

@@ -40,7 +40,7 @@ def encode_call(
     head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":' % rpc_id
     name, arguments = encode_json(call.name), call.arguments
     has_meta = call.meta is not None or timeout_ms is not None or trace is not None
-    if not has_meta and call.extra is None and len(arguments):
+    if not has_meta and call.extra is None and call.beside is None and len(arguments):
         return b"".join((head, name, b',"arguments":', arguments, b"}}\n"))
     parts: list[bytes | Raw] = [head, name]
     if len(arguments):
@@ -49,7 +49,7 @@ def encode_call(
         parts += (b',"_meta":', _meta(call, token, timeout_ms, trace))
     if call.extra is not None:
         parts += (b",", encode_json(call.extra)[1:-1])
-    parts.append(b"}}\n")
+    parts += (b"}", jsonrpc.end_of(call.beside))
     return b"".join(parts)
 
 
@@ -57,17 +57,17 @@ def encode_request(request: Request, rpc_id: Id, token: Id | None = None) -> byt
     """Any other request passed on under an id and a progress token of ours."""
     params = request.params
     if params is None:
-        return jsonrpc.encode_request(rpc_id, request.method)
+        return jsonrpc.encode_request(rpc_id, request.method, beside=request.beside)
     if request.token is not None:
         params = {**params, "_meta": Raw(_with_token(request.meta, token))}
-    return jsonrpc.encode_request(rpc_id, request.method, encode_json(params))
+    return jsonrpc.encode_request(rpc_id, request.method, encode_json(params), request.beside)
 
 
 def encode_notification(notification: Notification) -> bytes:
     """A notification passed on."""
     params = notification.params
     raw = NOTHING if params is None else encode_json(params)
-    return jsonrpc.encode_notification(notification.method, raw)
+    return jsonrpc.encode_notification(notification.method, raw, notification.beside)
 
 
 def encode_cancelled(rpc_id: Id, params: Members | None = None) -> bytes:

@@ -1,9 +1,13 @@
-"""The members of a JSON object as raw text, so that what is not ours is never decoded.
+r"""The members of a JSON object as raw text, so that what is not ours is never decoded.
 
 Pure. Readers differ on what they make of an object: of two equal keys some take the first
 and most the last, some ignore case, some stop at a NUL. Where a gate decides by a member,
 all readers must find the same one; so the walk here refuses a key that comes twice, and a
 key that is not one of ours but folds to one of them.
+
+Half of a surrogate pair (`"\ud83d"`, what JavaScript leaves of an emoji that it cuts) is text to
+most readers and none to msgspec. Where a value is only passed on, its structure is told from a text
+of the same length without halves, and its bytes stay; a key or a name that we read has none.
 
 The walk is for frames that msgspec has found valid. It steps over strings and numbers with a
 pattern and over arrays and objects with msgspec itself, which says where a value ends.
@@ -52,7 +56,8 @@ _VALUE_END = re.compile(r"trailing characters \(byte (\d+)\)")
 
 _check = msgspec.json.Decoder(Raw).decode
 _text = msgspec.json.Decoder(str).decode
-_id = msgspec.json.Decoder(Id).decode
+_id = msgspec.json.Decoder(int | str).decode
+_RAW_ID: Final = re.compile(rb"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?|true|false|null")
 
 
 def check_json(data: bytes) -> None:
@@ -65,7 +70,29 @@ def check_json(data: bytes) -> None:
     try:
         _check(data)
     except msgspec.DecodeError:
-        raise ProtocolError(Reason.JSON) from None
+        try:
+            _check(without_halves(data))
+        except msgspec.DecodeError:
+            raise ProtocolError(Reason.JSON) from None
+
+
+def without_halves(data: bytes) -> bytes:
+    """Return JSON with the same structure, byte for byte, and no half of a surrogate pair.
+
+    What its strings say may differ: a backslash that is escaped becomes another escape, so that
+    each one that is left begins an escape.
+    """
+    if b"\\u" not in data:
+        return data
+    return _HALF.sub(_NO_HALF, data.replace(b"\\\\", b"\\n"))
+
+
+_HALF: Final = re.compile(
+    rb"\\u(?:[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u)[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""The first half of a pair without a second one, or a second one without a first."""
+_NO_HALF: Final = rb"\\u0020"
 
 
 def check_depth(data: bytes) -> None:
@@ -94,18 +121,21 @@ def one_line(data: bytes) -> bytes:
     return data
 
 
-def walk(data: bytes | Raw, known: Known) -> Members:
-    """The members of the object `data`, which is valid JSON."""
+def walk(data: bytes | Raw, known: Known, structure: bytes | None = None) -> Members:
+    """The members of the object `data`, which is valid JSON; `structure` is it without halves."""
     if isinstance(data, Raw):
         data = bytes(data)
     opening = OPENING.match(data)
     if opening is None:
         raise ProtocolError(Reason.NOT_OBJECT)
     view = memoryview(data)
+    plain = memoryview(without_halves(data) if structure is None else structure)
     members: Members = {}
     position = opening.end()
     while (key_match := KEY.match(data, position)) is not None:
-        key = _text(key_match[1])
+        key = read_text(key_match[1])
+        if key is None:
+            raise ProtocolError(Reason.JSON)
         if key in members:
             raise ProtocolError(Reason.DUPLICATE_KEY)
         if len(members) == MAX_MEMBERS:
@@ -113,7 +143,7 @@ def walk(data: bytes | Raw, known: Known) -> Members:
         if key not in known.keys and known.resembled_by(key):
             raise ProtocolError(Reason.LOOKALIKE_KEY)
         start = key_match.end()
-        end = _value_end(data, view, start)
+        end = _value_end(data, plain, start)
         members[key] = Raw(view[start:end])
         after = AFTER.match(data, end)
         if after is None or after[1] == b"}":
@@ -128,10 +158,11 @@ def elements(raw: Raw, limit: int) -> list[Raw]:
     if not data.startswith(b"["):
         raise ProtocolError(Reason.RESULT)
     view = memoryview(data)
+    structure = memoryview(without_halves(data))
     found: list[Raw] = []
     position = _blanks_end(data, 1)
     while len(found) < limit and not data.startswith(b"]", position):
-        end = _value_end(data, view, position)
+        end = _value_end(data, structure, position)
         found.append(Raw(view[position:end]))
         position = _blanks_end(data, end)
         if not data.startswith(b",", position):
@@ -155,12 +186,12 @@ def is_object(raw: Raw) -> bool:
 _BRACE: Final = ord("{")
 
 
-def _value_end(data: bytes, view: memoryview, start: int) -> int:
+def _value_end(data: bytes, structure: memoryview, start: int) -> int:
     scalar = SCALAR.match(data, start)
     if scalar is not None:
         return scalar.end()
     try:
-        _check(view[start:])
+        _check(structure[start:])
     except msgspec.DecodeError as error:
         # It read one character past the value and past blanks after it.
         found = _VALUE_END.search(str(error))
@@ -224,6 +255,10 @@ class Known:
             members = _read_small(data) if size <= _SMALL_BYTES else self._read_large(data)
         except msgspec.ValidationError:
             raise ProtocolError(Reason.NOT_OBJECT) from None
+        except msgspec.DecodeError:
+            structure = without_halves(bytes(data))
+            _check(structure)
+            return walk(data, self, structure)
         plain_bytes = (
             1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
         )
@@ -268,11 +303,14 @@ def read_id(raw: Raw | bytes) -> Id:
     try:
         value: Any = _id(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ProtocolError(Reason.ID) from None
-    is_int = value.__class__ is int
-    if not (-MAX_ID <= value <= MAX_ID if is_int else len(value) <= MAX_ID_CHARS):
-        raise ProtocolError(Reason.ID)
-    return value  # type: ignore[no-any-return]
+        value = None
+    if value.__class__ is int and -MAX_ID <= value <= MAX_ID:
+        return value
+    if value.__class__ is str and len(value) <= MAX_ID_CHARS:
+        return value
+    if len(raw) <= MAX_ID_CHARS and _RAW_ID.fullmatch(raw):
+        return bytes(raw)
+    raise ProtocolError(Reason.ID)
 
 
 def read_text(raw: Raw | bytes) -> str | None:

@@ -14,8 +14,9 @@ from callgate.errors import ProtocolInvalid
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 
-Id = int | str
-"""What a request may be called: never null, a boolean or a float."""
+Id = int | str | bytes
+"""What a request is called. Bytes are the JSON of what no two readers need agree on (a float, a
+number that JavaScript rounds, a boolean, null): kept to be given back, and equal only to itself."""
 
 
 class Reason(StrEnum):
@@ -26,7 +27,7 @@ class Reason(StrEnum):
     UTF8 = "utf8"
     DEPTH = "depth"
     BATCH = "batch"
-    """JSON-RPC batches were withdrawn from MCP, and one frame is one decision here."""
+    """A batch of messages where none was agreed: one version of MCP has them."""
     NOT_OBJECT = "not_object"
     VERSION = "version"
     DUPLICATE_KEY = "duplicate_key"
@@ -74,3 +75,10 @@ class ProtocolError(ProtocolInvalid):
 
     def describe(self) -> str:
         return f"{super().describe()}: {self.reason}"
+
+
+class IdInUse(ProtocolInvalid):
+    """A request whose id one that is still in flight has: its answer could be taken for either."""
+
+    def describe(self) -> str:
+        return "the request's id is in use: another request with it is still in flight"

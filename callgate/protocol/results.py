@@ -6,23 +6,34 @@ passed on unread. Each raises `ProtocolError` if the agent's result cannot be re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from callgate.protocol.jsonrpc import encode_json
-from callgate.protocol.members import NOTHING, Known, elements, read_text
+from callgate.protocol.members import (
+    NOTHING,
+    Known,
+    elements,
+    is_object,
+    read_text,
+    walk,
+    without_halves,
+)
 from callgate.protocol.problem import ProtocolError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 MAX_TOOLS: Final = 4096
 """Of one list. What an agent has beyond that is not offered."""
 
 _LIST: Final = Known(("tools", "nextCursor"))
 _INITIALIZE: Final = Known(("protocolVersion", "capabilities", "serverInfo"))
+_CAPABILITIES: Final = Known(("tasks", "tools"))
 _EMPTY_LIST: Final = Raw(b"[]")
 NO_TOOLS: Final = Raw(b'{"tools":[]}')
 """What a client is shown of a list that cannot be read."""
@@ -82,9 +93,19 @@ def without_tools(result: Raw, is_hidden: Callable[[str], bool]) -> Raw:
 def _tools(raw: Raw) -> Iterator[tuple[str, Raw]]:
     for tool in elements(raw, MAX_TOOLS):
         try:
-            yield _read_tool(tool).name, tool
+            yield _readable(_read_tool, tool).name, tool
         except msgspec.DecodeError:
             raise ProtocolError(Reason.RESULT) from None
+
+
+def _readable(read: Callable[[Raw | bytes], T], raw: Raw) -> T:
+    """Read a value that may have half of a surrogate pair in a text that is not asked for."""
+    try:
+        return read(raw)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return read(without_halves(bytes(raw)))
 
 
 def negotiated_version(result: Raw) -> str | None:
@@ -92,10 +113,23 @@ def negotiated_version(result: Raw) -> str | None:
     return read_text(_INITIALIZE.read(result).get("protocolVersion", NOTHING))
 
 
+def without_tasks(result: Raw) -> Raw:
+    """Return what an agent says of itself without its capability of tasks."""
+    members = _INITIALIZE.read(result)
+    said = members.get("capabilities", NOTHING)
+    if not len(said) or not is_object(said):
+        return result
+    capabilities = walk(said, _CAPABILITIES)
+    if capabilities.pop("tasks", None) is None:
+        return result
+    members["capabilities"] = Raw(encode_json(capabilities))
+    return Raw(encode_json(members))
+
+
 def tells_changes(result: Raw) -> bool:
     """Whether an `initialize` result says that clients are told when the tools change."""
     try:
-        return _read_server(result).capabilities.tools.tells_changes
+        return _readable(_read_server, result).capabilities.tools.tells_changes
     except msgspec.DecodeError:
         return False
 
@@ -118,6 +152,6 @@ _CAPITAL_E: Final = ord("E")
 def is_failure(result: Raw) -> bool:
     """Whether a `tools/call` result says `isError: true`. Scans the whole result."""
     try:
-        return _read_call_result(result).failed
+        return _readable(_read_call_result, result).failed
     except msgspec.DecodeError:
         return False

@@ -8,6 +8,7 @@ An id that could be another's is worse than none, so doubt means none.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -30,6 +31,11 @@ _ID_AT_END = re.compile(
 """What it matches runs to the brace that closes the frame and has no other brace in it, so
 in a frame that is JSON it is the envelope's."""
 
+_CALL: Final = b'"tools/call"'
+_CALL_AT_END: Final = re.compile(rb'"method"' + SPACE + rb":" + SPACE + _CALL)
+_TASK: Final = b'"task"'
+"""Who calls for a task waits for one, or for an error."""
+
 
 class Sought(msgspec.Struct, frozen=True, gc=False):
     """What the ends of a frame give away."""
@@ -37,28 +43,54 @@ class Sought(msgspec.Struct, frozen=True, gc=False):
     id: Id | None
     is_response: bool | None
     """Whether it answers a request of ours; None if the ends do not say."""
+    is_call: bool = False
+    """Whether it is a tool call, whose caller waits for a tool result."""
 
 
 def seek(head: bytes, tail: bytes) -> Sought:
     """Search the first and the last bytes of a frame."""
     ids: set[Id] = set()
     is_response: bool | None = None
+    is_call = False
     for key, value in _members(head):
         if key == "id":
             _add(ids, value)
         elif key in _REQUEST_KEYS:
             is_response = False
+            is_call |= key == "method" and value == _CALL
         elif key in _RESPONSE_KEYS and is_response is None:
             is_response = True
     at_end = _ID_AT_END.search(tail)
     if at_end is not None:
         _add(ids, at_end[1])
-    return Sought(ids.pop() if len(ids) == 1 else None, is_response)
+        is_call |= _CALL_AT_END.search(at_end[0]) is not None
+    is_call = is_call and is_response is not True and _TASK not in head and _TASK not in tail
+    return Sought(ids.pop() if len(ids) == 1 else None, is_response, is_call)
 
 
 def seek_in(frame: bytes) -> Sought:
     """Search a frame that is there as a whole."""
     return seek(frame[:SOUGHT_BYTES], frame[-SOUGHT_BYTES:])
+
+
+def answered_in(line: bytes) -> list[int]:
+    """Return which requests of ours a line that cannot be read seems to answer, a few at most."""
+    if b'"jsonrpc"' not in line or b'"method"' in line:
+        return []
+    if b'"result"' not in line and b'"error"' not in line:
+        return []
+    found = islice(_ANSWER.finditer(line), MAX_ANSWERS)
+    return [int(each[1] or each[2]) for each in found]
+
+
+MAX_ANSWERS: Final = 64
+"""Of one line that are looked at."""
+
+_VERSION = rb'"jsonrpc"' + SPACE + rb":" + SPACE + rb'"2\.0"'
+_NUMBER = rb'"id"' + SPACE + rb":" + SPACE + rb"([0-9]{1,16}+)"
+_COMMA = SPACE + rb"," + SPACE
+_ANSWER = re.compile(_VERSION + _COMMA + _NUMBER + rb"|" + _NUMBER + _COMMA + _VERSION)
+"""As SDKs write an envelope: its version and its id side by side."""
 
 
 def _members(head: bytes) -> list[tuple[str | None, bytes]]:
@@ -77,6 +109,8 @@ def _members(head: bytes) -> list[tuple[str | None, bytes]]:
 
 
 def _add(ids: set[Id], value: bytes) -> None:
+    if value == b"null":
+        return  # whoever is told of it could not tell it from an answer to nothing
     try:
         ids.add(read_id(value))
     except ProtocolError:

@@ -304,12 +304,18 @@ SECRET = OPEN.replace("web: {}", "web: {env: {pass: [PATH], secret: [API_TOKEN]}
 TOKEN = "Very-secret-Value-123"  # noqa: S105  # a canary
 
 
-@pytest.mark.parametrize("passes", [False, True])
-def test_an_agents_stderr_passes_masked_until_its_handshake_or_as_asked(
-    *, passes: bool, tmp_path: Path
+CONTAINED = SECRET.replace("web: {", "web: {containment: {level: privileged}, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "passes"),
+    [(SECRET, [], True), (CONTAINED, [], False), (CONTAINED, ["--agent-stderr", "pass"], True)],
+    ids=["uncontained", "contained", "asked"],
+)
+def test_an_agents_stderr_passes_masked_and_of_a_contained_one_only_its_start(
+    text: str, options: list[str], *, passes: bool, tmp_path: Path
 ) -> None:
-    options = ["--agent-stderr", "pass"] if passes else []
-    with Gate(tmp_path, agent(PRINTS), SECRET, *options, env={"API_TOKEN": TOKEN}) as gate:
+    with Gate(tmp_path, agent(PRINTS), text, *options, env={"API_TOKEN": TOKEN}) as gate:
         gate.shake_hands()
 
         gate.ask(tool(1, "anything"))
@@ -318,6 +324,25 @@ def test_an_agents_stderr_passes_masked_until_its_handshake_or_as_asked(
         assert "before ***" in gate.stderr
         assert ("after ***" in gate.stderr) is passes
         assert TOKEN not in gate.stderr
+
+
+@pytest.mark.parametrize("text", [SECRET, CONTAINED], ids=["uncontained", "contained"])
+def test_a_crashs_traceback_is_shown_once(text: str, tmp_path: Path) -> None:
+    crashes = PRINTS.replace('    if "id"', "        raise ValueError('\\x1b[2J')\n    if \"id\"")
+    with Gate(tmp_path, agent(crashes), text, env={"API_TOKEN": TOKEN}) as gate:
+        gate.shake_hands()
+
+        gate.send(tool(1, "anything"))
+        assert gate.wait() == 1
+
+        assert gate.stderr.count("Traceback (most recent call last)") == 1
+        assert gate.stderr.count("after ***") == 1
+        assert "\nValueError: " in gate.stderr
+        assert TOKEN not in gate.stderr
+        if text == CONTAINED:
+            assert "agent web printed before it ended:\n" in gate.stderr
+            assert r"\x1b[2J" in gate.stderr
+            assert "\x1b" not in gate.stderr
 
 
 def test_callgates_own_tokens_do_not_reach_the_agent(tmp_path: Path) -> None:

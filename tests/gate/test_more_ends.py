@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -14,7 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from callgate.gate import stdio
+from callgate.gate.stderr import AgentStderr
+from callgate.gate.stdio import LAST_CALLS_S, Settings, StdioGate
 from callgate.gate.supervisor import MAX_UNWRITTEN, HistoryWriter, Supervisor
+from callgate.launcher import LocalLauncher
 from callgate.launcher.history import RunRecord
 from callgate.launcher.protocol import Stopped
 from callgate.model import LaunchSpec, RestartSpec
@@ -23,8 +28,19 @@ from callgate.peers.mcp_agent import McpAgent
 from callgate.peers.outbox import Outbox
 from callgate.policy import Policy
 from callgate.router import Router
-from tests.gate.helpers import OPEN, REFERENCE, RESTARTED, Gate, agent, tool, until, words
-from tests.peers.helpers import Pipe, code_of, note
+from tests.gate.helpers import (
+    FOREVER_S,
+    OPEN,
+    REFERENCE,
+    RESTARTED,
+    Gate,
+    agent,
+    tool,
+    until,
+    words,
+)
+from tests.peers.helpers import Pipe, code_of, initialize, note
+from tests.router.helpers import audit_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +99,60 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", file=sys.stderr, flush=True)
 time.sleep(600)
 """
+
+
+SHADOW = OPEN.replace("web: {}", "web: {mode: shadow}").replace("20s, max", "40ms, max")
+"""No call has a deadline that is enforced."""
+
+
+@pytest.mark.parametrize("policy", [SHADOW, OPEN], ids=["shadow", "long"])
+def test_a_client_that_reads_no_more_ends_its_calls_at_once(policy: str, tmp_path: Path) -> None:
+    with Gate(tmp_path, REFERENCE, policy) as gate:
+        gate.shake_hands()
+        gate.send(tool(1, "sleep", seconds=60))
+        until(lambda: "admitted" in gate.events("tool.call."))
+        assert gate.process.stdout is not None
+
+        began = time.monotonic()
+        gate.process.stdout.close()
+
+        assert gate.wait() == 0
+        assert time.monotonic() - began < LAST_CALLS_S / 2
+        assert gate.events("tool.call.")[-1] == "cancelled"
+
+
+async def test_calls_that_outlive_their_client_end_with_the_time_for_last_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LAST_CALLS_S == 30
+    monkeypatch.setattr(stdio, "LAST_CALLS_S", 0.1)
+    policy = Policy.parse(SHADOW.replace("path: audit", f"path: {tmp_path / 'audit'}"))
+    from_client, to_gate = os.pipe()
+    from_gate, to_client = os.pipe()
+    said = [initialize(), note("notifications/initialized"), tool(1, "sleep", seconds=60)]
+    os.write(to_gate, b"".join(json.dumps(one).encode() + b"\n" for one in said))
+    os.close(to_gate)
+    router = Router(policy, state_dir=tmp_path, batched=True)
+    try:
+        async with router, LocalLauncher(root=tmp_path / "runs") as launcher:
+            gate = StdioGate(
+                router,
+                launcher,
+                policy.launch_spec("web", REFERENCE),
+                Settings("web", "somebody"),
+                history=None,
+                secrets=(),
+                say=lambda _: None,
+            )
+            async with asyncio.timeout(FOREVER_S / 2):
+                assert await gate.run(None, from_client, to_client) == 0
+    finally:
+        for fd in (from_client, from_gate, to_client):
+            os.close(fd)
+
+    ended = [line["event"] for line in audit_lines(tmp_path / "audit")]
+    assert "tool.call.admitted" in ended
+    assert "tool.call.cancelled" in ended
 
 
 def test_whoever_asks_twice_for_the_end_is_not_kept_waiting(tmp_path: Path) -> None:
@@ -163,11 +233,9 @@ def supervisor_of(router: Router, launcher: Any, restart: RestartSpec) -> tuple[
     spec = LaunchSpec("web", ("x",), restart=restart)
     given: Launcher = launcher
 
-    class Nobody:
-        def feed(self, data: bytes) -> None: ...
-
+    stderr = AgentStderr(passes=False)
     supervisor = Supervisor(
-        hub, given, spec, stderr=Nobody(), secrets=(), history=None, say=lambda _: None
+        hub, given, spec, stderr=stderr, secrets=(), history=None, say=lambda _: None
     )
     gate = router.policy.gate("web")
     peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.end_process)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.gate.stderr import how_it_ended
+from callgate.errors import LimitInfo
+from callgate.gate.stderr import how_it_ended, warning
 from callgate.launcher.protocol import Stopped
 from tests.gate.helpers import OPEN, REFERENCE, Gate, agent, tool, until
 
@@ -104,3 +105,19 @@ def test_a_bare_name_that_is_not_found_says_where_to_look(tmp_path: Path) -> Non
 )
 def test_an_end_is_told_with_the_number_that_says_more(stopped: Stopped, said: str) -> None:
     assert how_it_ended(stopped) == said
+
+
+MI = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (LimitInfo("memory", "agent:web", 256 * MI, 250 * MI), "used 250 MiB of 256 MiB: memory"),
+        (LimitInfo("memory", "agent:web", 256 * MI, 1024 * MI), "used 1 GiB of 256 MiB: memory"),
+        (LimitInfo("pids", "agent:web", 64, 60), "used 60 of 64: pids"),
+        (LimitInfo("cpu_time", "agent:web", 10**10, 9 * 10**9), "used 9 s of 10 s: cpu time"),
+    ],
+)
+def test_a_resource_warning_says_how_much_of_how_much(limit: LimitInfo, said: str) -> None:
+    assert warning("web", limit) == f"agent web {said}"

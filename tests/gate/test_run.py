@@ -25,7 +25,7 @@ from tests.gate.helpers import (
     until,
     words,
 )
-from tests.peers.helpers import cancel, code_of, initialize, note, progress, request
+from tests.peers.helpers import cancel, code_of, initialize, note, progress, refusal_of, request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,8 +125,11 @@ def test_a_death_is_answered_at_once_and_the_client_does_not_notice(tmp_path: Pa
 
         gate.kill_agent()
 
-        codes = [code_of(gate.answer_to(number)) for number in range(3)]
-        assert codes == ["agent.crashed"] * 3
+        refused = [refusal_of(gate.answer_to(number)) for number in range(3)]
+        assert [one["code"] for one in refused] == ["agent.crashed"] * 3
+        (ended,) = [one for one in gate.records() if one["event"] == "agent.run_crashed"]
+        ends = {(one["run_id"], one["stop_reason"], one["limit"]) for one in refused}
+        assert ends == {(ended["run_id"], "signal", None)}
         assert json.loads(words(gate.ask(tool(9, "hello_world")))) == {"greeting": "hello, world"}
         assert "web ended: signal SIGKILL; it will be started again" in gate.stderr
         assert gate.ends() == 0

@@ -18,7 +18,6 @@ from callgate.launcher.capture import (
     LastBytes,
     LineCap,
     Masker,
-    UntilReady,
     drain,
 )
 from tests.conftest import FULL
@@ -162,28 +161,6 @@ def test_one_long_line_does_not_push_the_others_out_of_a_ring() -> None:
         ring.feed(b"x" * 64 * 1024)
 
     assert ring.text().startswith("the cause\n")
-
-
-def test_stderr_is_passed_on_until_the_agent_is_ready_and_remembered_always() -> None:
-    shown: list[bytes] = []
-    stderr = UntilReady(shown.append)
-    stderr.feed(b"installing\n")
-    stderr.ready()
-    stderr.feed(b"debug\n")
-
-    assert shown == [b"installing\n"]
-    assert stderr.ring.text() == "installing\ndebug\n"
-
-
-def test_a_broken_terminal_does_not_stop_the_reading_of_stderr() -> None:
-    def broken(_data: bytes) -> None:
-        raise BrokenPipeError
-
-    stderr = UntilReady(broken)
-    stderr.feed(b"a\n")
-    stderr.feed(b"b\n")
-
-    assert stderr.ring.text() == "a\nb\n"
 
 
 async def test_a_stream_is_read_to_its_end_and_its_descriptor_closed() -> None:

@@ -456,6 +456,31 @@ async def test_a_trace_passes_and_is_in_the_audit(tmp_path: Path, clock: Clock) 
     assert traced == [TRACE, TRACE]
 
 
+CORRELATION = "0190b7a2-7c5b-7d00-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("said", "recorded"),
+    [
+        (CORRELATION, CORRELATION),
+        (CORRELATION.upper(), CORRELATION),
+        ("a text of the client", None),
+        (5, None),
+        (None, None),
+    ],
+)
+async def test_a_correlation_id_is_in_the_audit_if_it_is_a_uuid(
+    said: object, recorded: str | None, tmp_path: Path, clock: Clock
+) -> None:
+    async with rig(tmp_path, clock) as gate:
+        gate.client(call(1, **{"callgate/correlation_id": said, "traceparent": PARENT}))
+        gate.agent(answer(gate.one_to_agent()["id"]))
+
+    calls = [line for line in audit_lines(tmp_path / "audit") if "request_id" in line]
+    assert {line.get("correlation_id") for line in calls} == {recorded}
+    assert {line["trace_id"] for line in calls} == {PARENT.split("-")[1]}
+
+
 @pytest.mark.parametrize("meta", [{}, {"traceparent": PARENT, "kept": 1, "progressToken": 7}])
 async def test_a_span_of_ours_stands_between_the_clients_and_the_agents(
     meta: dict[str, Any], tmp_path: Path, clock: Clock

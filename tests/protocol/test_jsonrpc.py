@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from callgate.errors import RateLimited
+from callgate.errors import ProtocolInvalid, RateLimited
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Notification, Request, Response, encode_json
 from callgate.protocol.members import MAX_MEMBERS
@@ -34,7 +34,10 @@ def refused(frame: bytes) -> ProtocolError:
         (b'{"jsonrpc":"2.0","id":1,"error":{}}', Response(1, error=Raw(b"{}"))),
         (b'{"jsonrpc":"2.0","\\u0069d":1,"method":"\\u0070"}', Request(1, "p")),
         (b'{"jsonrpc":"2.0","id":9007199254740992,"method":"p"}', Request(2**53, "p")),
-        (b'{"jsonrpc":"2.0","x":{"id":2},"id":1,"method":"p"}', Request(1, "p")),
+        (
+            b'{"jsonrpc":"2.0","x":{"id":2},"id":1,"method":"p"}',
+            Request(1, "p", beside={"x": Raw(b'{"id":2}')}),
+        ),
     ],
 )
 def test_a_good_frame_is_read(frame: bytes, message: object) -> None:
@@ -51,7 +54,7 @@ def test_a_good_frame_is_read(frame: bytes, message: object) -> None:
         (b'{"jsonrpc":"2.0","id":7,"method":"p"} {}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":NaN}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":-Infinity}}', Reason.JSON),
-        (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\\ud800"}}', Reason.JSON),
+        (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\\ud80"}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":"\x00"}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p","params":{"a":01}}', Reason.JSON),
         (b'{"jsonrpc":"2.0","id":7,"method":"p",}', Reason.JSON),
@@ -107,27 +110,33 @@ def test_a_frame_that_is_no_message_is_an_invalid_request(frame: bytes, reason: 
     assert (error.reason, error.jsonrpc) == (reason, INVALID_REQUEST)
 
 
+ODD = ["null", "true", "1.0", "1e2", "9007199254740993", "-9007199254740993", "1" * 256]
+"""Ids that readers may take for another, or for none."""
+NO_ID = ["[]", "{}", "1" * 5000, '"' + "x" * 257 + '"', r'"\ud83d"']
+
+
 @pytest.mark.parametrize(
-    "raw",
-    [
-        "null",
-        "true",
-        "1.0",
-        "1e2",
-        "9007199254740993",
-        "-9007199254740993",
-        "[]",
-        "{}",
-        "1" * 5000,
-        '"' + "x" * 257 + '"',
-    ],
+    ("raw", "rest"),
+    [*((raw, '"method":"p"') for raw in NO_ID), *((raw, '"result":{}') for raw in NO_ID + ODD)],
 )
-@pytest.mark.parametrize("rest", ['"method":"p"', '"result":{}'])
-def test_an_id_that_readers_may_take_for_another_is_refused(raw: str, rest: str) -> None:
+def test_what_cannot_be_given_back_is_no_id(raw: str, rest: str) -> None:
     error = refused(f'{{"jsonrpc":"2.0","id":{raw},{rest}}}'.encode())
 
     assert (error.reason, error.id) == (Reason.ID, None)
     assert error.is_response is ("result" in rest)
+
+
+@pytest.mark.parametrize("raw", ODD)
+def test_an_odd_id_of_a_request_is_kept_as_it_is_written(raw: str) -> None:
+    message = jsonrpc.decode(f'{{"jsonrpc":"2.0","id": {raw} ,"method":"p"}}'.encode())
+
+    assert isinstance(message, jsonrpc.Request)
+    assert message.id == raw.encode()
+    for answer in (
+        jsonrpc.encode_result(message.id, b"{}"),
+        jsonrpc.encode_error(message.id, ProtocolInvalid()),
+    ):
+        assert f'"id":{raw},'.encode() in answer
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,8 @@ def test_the_envelope_may_have_strange_members_but_not_without_end() -> None:
             {"jsonrpc": "2.0", "id": 1, "method": "p"} | {f"x{i}": i for i in range(count)}
         )
 
-    assert jsonrpc.decode(frame(MAX_MEMBERS - 3)) == Request(1, "p")
+    many = {f"x{i}": Raw(b"%d" % i) for i in range(MAX_MEMBERS - 3)}
+    assert jsonrpc.decode(frame(MAX_MEMBERS - 3)) == Request(1, "p", beside=many)
     assert refused(frame(MAX_MEMBERS - 2)).reason == Reason.TOO_MANY_KEYS
 
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from callgate.protocol import members as members_module
-from callgate.protocol.members import MAX_KEY_CHARS, MAX_MEMBERS, Known, elements, fold, walk
+from callgate.protocol.members import (
+    MAX_KEY_CHARS,
+    MAX_MEMBERS,
+    Known,
+    elements,
+    fold,
+    walk,
+    without_halves,
+)
 from callgate.protocol.problem import ProtocolError, Reason
 
 if TYPE_CHECKING:
@@ -190,3 +198,53 @@ def test_our_own_keys_are_not_taken_for_their_doubles() -> None:
     text = json.dumps(dict.fromkeys(KNOWN.keys, 1)).encode()
 
     assert walk(text, KNOWN).keys() == KNOWN.keys
+
+
+HALVES = st.lists(
+    st.sampled_from(
+        [r"\ud83d", r"\uDe00", r"\uDBFF", r"\udc00", r"\n", "\\\\", '\\"', r"\u0041", "a", "ud83d"]
+    ),
+    max_size=12,
+).map("".join)
+"""What may stand in a string: pairs, halves of pairs, and what only looks like one."""
+
+
+@given(HALVES)
+def test_a_text_without_halves_is_as_long_and_every_reader_takes_it(text: str) -> None:
+    data = f'{{"a":"{text}","b":1}}'.encode()
+
+    instead = without_halves(data)
+
+    assert len(instead) == len(data)
+    assert msgspec.json.decode(instead)["b"] == 1
+    has_half = any("\ud800" <= char <= "\udfff" for char in json.loads(data)["a"])
+    if not has_half:
+        assert msgspec.json.decode(data) == json.loads(data)
+
+
+@given(HALVES)
+def test_a_value_with_half_of_a_pair_is_found_as_it_is_written(text: str) -> None:
+    data = f'{{"other":{{"deep":["{text}"]}}, "name":"x"}}'.encode()
+
+    found = Known(("name",)).read(data)
+
+    assert bytes(found["other"]) == f'{{"deep":["{text}"]}}'.encode()
+    assert bytes(found["name"]) == b'"x"'
+
+
+@pytest.mark.parametrize("key", [r"\ud83d", r"a\ude00"])
+def test_a_key_with_half_of_a_pair_is_refused(key: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        Known(("name",)).read(f'{{"name":"x","{key}":1}}'.encode())
+
+    assert refused.value.reason is Reason.JSON
+
+
+@pytest.mark.parametrize("pad", [0, 8192])
+def test_a_key_twice_is_refused_though_half_of_a_pair_is_between(pad: int) -> None:
+    data = r'{"name":"x","other":"\ud83d%s","name":"y"}' % ("x" * pad)
+
+    with pytest.raises(ProtocolError) as refused:
+        Known(("name",)).read(data.encode())
+
+    assert refused.value.reason is Reason.DUPLICATE_KEY

@@ -18,13 +18,30 @@ def oversized(frame: bytes) -> Oversized:
 BIG = b'{"x":"' + b"y" * 10_000 + b'"}'
 
 
+A_CALL = Sought(7, False, is_call=True)
+
+
 @pytest.mark.parametrize(
     ("frame", "sought"),
     [
-        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%b}', Sought(7, False)),
+        (
+            b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%b}',
+            Sought(7, False, is_call=True),
+        ),
         (b'{"jsonrpc": "2.0", "id": "a", "method": "p", "params": %b}', Sought("a", False)),
-        (b'{"method":"tools/call","params":%b,"jsonrpc":"2.0","id":7}', Sought(7, False)),
+        (
+            b'{"method":"tools/call","params":%b,"jsonrpc":"2.0","id":7}',
+            Sought(7, False, is_call=True),
+        ),
         (b'{"jsonrpc":"2.0","params":%b,"id" : "x", "method":"p" }', Sought("x", False)),
+        (
+            b'{"jsonrpc":"2.0","params":%b,"id":"x","method": "tools/call"}',
+            Sought("x", False, is_call=True),
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":7,"params":{"task":{},"a":%b},"method":"tools/call"}',
+            Sought(7, False),
+        ),
         (b'{"jsonrpc":"2.0","id":7,"result":%b}', Sought(7, True)),
         (b'{"result":%b,"jsonrpc":"2.0","id":7}', Sought(7, True)),
         (b'{"jsonrpc":"2.0","method":"p","params":%b}', Sought(None, False)),
