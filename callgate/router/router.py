@@ -138,7 +138,8 @@ class Router:
 
     async def call(self, call: ToolCall) -> Any:
         """Run a registered tool: its result, its own exception, or a `CallgateError`."""
-        self._check_loop()
+        if get_running_loop() is not self._loop:
+            self._check_loop()
         now_ns = monotonic_ns()
         parent = CURRENT.get()
         lane = self._known.get((call.caller, call.agent, call.tool))  # type: ignore[arg-type]
