@@ -148,11 +148,7 @@ class AgentPeer(ABC):
         pending.agent = self
         frame = self.encode_call(pending, call)
         self.hub.wire.started.append(pending)
-        pending.head = frame[:HEAD_BYTES]
-        if self.is_ready:
-            self.outbox.put(frame)
-        else:
-            self._hold(frame, gate_id)
+        self.put(frame, pending)
 
     def register(self, pending: Pending) -> None:
         """Give a request an id of ours."""
