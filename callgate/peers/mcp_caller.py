@@ -8,7 +8,7 @@ cannot be read is answered if it has an id, counted, and hurts nobody else.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from callgate.errors import (
     AgentUnavailable,
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
+_PLAIN: Final = ToolCall("", "")
+"""What a call says of itself that asks for no time and has no trace; its lane knows the rest."""
 LARGE_ANSWER_BYTES = 16 * 1024
 """Of an answer of our own: after such a one it is looked at anew what waits."""
 
@@ -157,9 +159,9 @@ class McpClientPeer:
         ):
             wait_for_quota(self, lane, quota, pending, message, asked_ns)
             return
-        call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
+        call = _PLAIN
         if message.meta:
-            call = _with_trace(call, message)
+            call = ToolCall("", "", timeout_ms=message.timeout_ms, trace=message.trace() or None)
         size = len(message.arguments)
         begun = self._engine.begin(lane, call, agent, None, now_ns, size, asked_ns)
         if begun.__class__ is not Flight:
@@ -378,10 +380,3 @@ class McpClientPeer:
         self.answered(pending, encode_result(pending.id, result))
         if len(result) > LARGE_ANSWER_BYTES:
             self.hub.flush()
-
-
-def _with_trace(call: ToolCall, message: CallTool) -> ToolCall:
-    trace = message.trace()
-    if not trace:
-        return call
-    return ToolCall(call.agent, call.tool, {}, call.caller, call.timeout_ms, trace=trace)

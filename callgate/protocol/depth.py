@@ -27,6 +27,8 @@ _AS_ARRAYS: Final = bytes.maketrans(b"{}", b"[]")
 
 def is_too_deep(data: bytes) -> bool:
     """Return True if the frame `data` has more than `MAX_DEPTH` levels."""
+    if data.find(b"{", MAX_DEPTH) < 0 and data.find(b"[", MAX_DEPTH) < 0:
+        return False  # most frames: the last bracket of too many has all others before it
     if len(data) <= MAX_PLAIN_BYTES or not _has_many(data):
         return False
     if b'\\"' in data:
@@ -48,11 +50,8 @@ def is_too_deep(data: bytes) -> bool:
 def _has_many(data: bytes) -> bool:
     """Return True if there are more than `MAX_DEPTH` opening brackets, inside strings or out.
 
-    If so, the last of them has all others before it; most frames have theirs at the beginning.
-    A search stops at the next one: of the other frames most have a few, far apart.
+    A search stops at the next one: most frames have a few, far apart.
     """
-    if data.find(b"{", MAX_DEPTH) < 0 and data.find(b"[", MAX_DEPTH) < 0:
-        return False
     left = MAX_DEPTH
     for bracket in (b"{", b"["):
         position = data.find(bracket)
