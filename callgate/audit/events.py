@@ -316,13 +316,17 @@ def call_of(body: str) -> str:
     return body[at : at + 36]
 
 
-BEGUN_CALL: Final = slice(len(_PREFIX[ADMITTED]), len(_PREFIX[ADMITTED]) + 36)
-"""Where that id is in a body of `tool.call.admitted`."""
-
-
 def begins_call(body: str) -> bool:
     """Return True for the body of `tool.call.admitted`."""
-    return body.startswith('"event":"tool.call.admitted"')
+    return body.startswith(_PREFIX[ADMITTED])
+
+
+def ends_call(body: str) -> bool:
+    """Return True for the body of the terminal event of a call."""
+    return body.startswith(_ENDS)
+
+
+_ENDS: Final = tuple(_PREFIX[event] for event in TERMINAL)
 
 
 def repeated(event: Literal["tool.call.carried", "tool.call.lost"], body: str) -> str:

@@ -115,7 +115,7 @@ class Head:
 
     def store(self, seq: int, digest: bytes, open_calls: int) -> None:
         """Say how far the log goes."""
-        slot = f"{seq} {open_calls} {digest.decode()}\n".encode()
+        slot = b"%d %d %b\n" % (seq, open_calls, digest)
         self._turn = turn = 1 - self._turn
         at = _OFFSETS[turn]
         self._map[at : at + len(slot)] = slot

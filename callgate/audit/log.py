@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from callgate.audit.events import Event, begins_call, call_of
+from callgate.audit.events import Event, begins_call, call_of, ends_call
 from callgate.audit.files import load_key
 from callgate.audit.recovery import recover_writers
 from callgate.audit.retention import delete_old_segments
@@ -53,8 +53,7 @@ class AuditLog:
         "_root",
         "_spec",
         "_staged",
-        "_staged_calls",
-        "_staged_opens",
+        "_staged_ends",
         "_told_ns",
         "_unbegun",
         "_writer",
@@ -97,9 +96,10 @@ class AuditLog:
         self._retain_at_ns = clock() + _RETENTION_NS
         self._staged: list[str] = []
         """Bodies: they are sealed together, when they are written."""
-        self._staged_calls: list[str] = []
-        """Those of them that begin or end a call."""
-        self._staged_opens = 0
+        self._staged_ends: dict[str, str | None] = {}
+        """Calls that they end, each with the body that it began with: should they fail, it is open
+        still. To the writer staged lines count as written, because nothing happens before they are.
+        """
         self._unbegun: set[str] = set()
         """Calls whose begin `drop` mode let go, and whose end may come."""
         self._told_ns = 0
@@ -143,14 +143,14 @@ class AuditLog:
         """
         writer = self._writer
         if self._staged or writer.needs_repair:
-            self.stage(body, opens)
+            self.stage(body, opens, call)
             self.flush()
             return
         line = writer.chain.seal(body, self._clock())
         try:
             writer.commit(line, opens)
         except OSError as error:
-            self._failed(error, 1, [body] if opens else [])
+            self._failed(error, [body])
             return
         if opens > 0:
             writer.open[call or call_of(body)] = body
@@ -165,40 +165,42 @@ class AuditLog:
         if writer.size >= self._spec.rotate_bytes:
             self._rotate()
 
-    def stage(self, body: str, opens: int = 0, _call: str | None = None) -> None:
+    def stage(self, body: str, opens: int = 0, call: str | None = None) -> None:
         """Put a line into the next `flush`; the arguments are those of `record`."""
         if self.closed:
             raise AuditUnavailable(tool_ran=opens < 0)
-        staged = self._staged
-        if not staged and self._writer.needs_repair:
+        staged, writer = self._staged, self._writer
+        if not staged and writer.needs_repair:
             try:
-                self._writer.repair()
+                writer.repair()
             except OSError as error:
-                self._failed(error, 1, [body] if opens else [])
+                self._failed(error, [body])
                 return
         staged.append(body)
-        if opens:
-            self._staged_opens += opens
-            self._staged_calls.append(body)
+        if opens > 0:
+            writer.open[call or call_of(body)] = body
+        elif opens:
+            if call is None:
+                call = call_of(body)
+            self._staged_ends[call] = writer.open.pop(call, None)
 
     def flush(self) -> None:
         """Write all staged lines with one write(2): all or none."""
         staged = self._staged
         if not staged:
             return
-        opens, calls = self._staged_opens, self._staged_calls
-        self._staged, self._staged_calls = [], []
-        self._staged_opens = 0
-        writer = self._writer
+        self._staged = []
+        writer, ends = self._writer, self._staged_ends
         lines = writer.chain.seal_all(staged, self._clock())
         try:
-            writer.commit("".join(lines).encode(), opens)
+            writer.commit("".join(lines).encode())
         except OSError as error:
-            self._failed(error, len(staged), calls)
+            self._failed(error, staged)
             return
-        writer.follow(calls)
-        if self._unbegun:
-            self._unbegun.difference_update(call_of(b) for b in calls if not begins_call(b))
+        if ends:
+            if self._unbegun:
+                self._unbegun.difference_update(ends)
+            ends.clear()
         if self._pumps:
             self._copy([line.encode() for line in lines])
         if writer.size >= self._spec.rotate_bytes:
@@ -263,12 +265,17 @@ class AuditLog:
         for pump in self._pumps:
             pump.offer(lines)
 
-    def _failed(self, error: OSError, lines: int, calls: list[str]) -> None:
-        """Count `lines` that were not written; `calls` are those that begin or end a call."""
+    def _failed(self, error: OSError, bodies: list[str]) -> None:
+        """Count lines that were not written; undo what they were to the calls that are open."""
         writer = self._writer
         self._failures += 1
-        begun = {call_of(body) for body in calls if begins_call(body)}
-        ended = {call_of(body) for body in calls if not begins_call(body)}
+        lines = len(bodies)
+        begun = {call_of(body) for body in bodies if begins_call(body)}
+        ended = {call_of(body) for body in bodies if ends_call(body)}
+        ends, self._staged_ends = self._staged_ends, {}
+        writer.open.update({call: body for call, body in ends.items() if body is not None})
+        for call in begun:
+            writer.open.pop(call, None)
         # Calls that begin and end in these lines are nowhere on disk, and need no end there.
         writer.unended |= (ended - begun) & writer.open.keys()
         count = writer.gap[1] if writer.gap else 0

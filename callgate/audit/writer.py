@@ -27,15 +27,7 @@ from os import write as os_write
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from callgate.audit.events import (
-    BEGUN_CALL,
-    CARRIED,
-    Event,
-    EventName,
-    begins_call,
-    call_of,
-    repeated,
-)
+from callgate.audit.events import CARRIED, Event, EventName, repeated
 from callgate.audit.files import Lock, segment_path
 from callgate.audit.head import Head
 from callgate.files import open_file, secure_directory
@@ -130,7 +122,7 @@ class Writer:
     def commit(self, data: bytes, opens: int = 0) -> None:
         """Write the lines that were sealed since the last commit; raise and forget them if not.
 
-        `opens` is by how much they change the number of open calls; `follow` is told which.
+        `opens` is by how much they change the number of calls that are `open` so far.
         """
         size = len(data)
         try:
@@ -148,15 +140,6 @@ class Writer:
             self._checked = chain.second
             self.offset_ns = self._clock() - time.monotonic_ns()
             self._look_for_removal()
-
-    def follow(self, bodies: list[str]) -> None:
-        """Note the begins and ends of calls that were written."""
-        opened = self.open
-        for body in bodies:
-            if begins_call(body):
-                opened[body[BEGUN_CALL]] = body
-            else:
-                opened.pop(call_of(body), None)
 
     def repair(self) -> None:
         """Make the writer ready for the next line, or raise."""
@@ -187,7 +170,8 @@ class Writer:
             bodies = [repeated("tool.call.lost", self.open[call]) for call in chunk]
             sealed = self.chain.seal_all(bodies, self._clock())
             self.commit("".join(sealed).encode(), -len(chunk))
-            self.follow(bodies)
+            for call in chunk:
+                del self.open[call]
             self.unended.difference_update(chunk)  # the next chunk may fail
 
     def mark(self, event: EventName, number: int | None = None, code: str | None = None) -> None:

@@ -151,8 +151,7 @@ class McpAgent(AgentPeer):
             return
         try:
             message = mcp.decode(frame)
-            is_error = message.__class__ is Response and not len(message.result)
-            if is_error or may_be_ours(frame):
+            if may_be_ours(frame) or (message.__class__ is Response and not len(message.result)):
                 frame, message, taken = as_an_agent(frame, message)
                 if taken:
                     self.hub.count_reserved(self.name)

@@ -8,7 +8,7 @@ cannot be read is answered if it has an id, counted, and hurts nobody else.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from callgate.errors import (
     AgentUnavailable,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 HARD_FRAME_BYTES = 128 * 1024 * 1024
 """The most that one frame may have where the policy says `unlimited`."""
+_PLAIN: Final = ToolCall("", "")
+"""What a call says of itself that asks for no time and has no trace; its lane knows the rest."""
 LARGE_ANSWER_BYTES = 16 * 1024
 """Of an answer of our own: after such a one it is looked at anew what waits."""
 
@@ -160,9 +162,9 @@ class McpClientPeer:
         ):
             wait_for_quota(self, lane, quota, pending, message, asked_ns)
             return
-        call = ToolCall(agent.name, message.name, {}, self.name, message.timeout_ms)
+        call = _PLAIN
         if message.meta:
-            call = with_ids(call, message)
+            call = with_ids(ToolCall("", "", timeout_ms=message.timeout_ms), message)
         size = len(message.arguments)
         begun = self._engine.begin(lane, call, agent, None, now_ns, size, asked_ns)
         if begun.__class__ is not Flight:

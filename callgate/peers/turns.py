@@ -69,31 +69,47 @@ class Turns:
         if self.has_batches:
             parts = (parts_of(one) if isinstance(one, bytes) else [one] for one in frames)
             frames = list(chain.from_iterable(parts))
-        self._frames = [*self._frames[self._next :], *frames] if self._frames else frames
-        self._next = 0
-        self.go_on(now_ns)
+        if self._frames:
+            self._frames = [*self._frames[self._next :], *frames]
+            self._next = 0
+            self.go_on(now_ns)
+        elif len(frames) < PASS_FRAMES:  # the owner's flush ends that pass
+            self._handle_pass(frames, now_ns)
+            self._handled = len(frames)
+        else:
+            self._frames, self._next = frames, 0
+            self.go_on(now_ns)
 
     def go_on(self, now_ns: int) -> None:
         """Handle the next turn; the owner flushes the hub."""
+        frames, start = self._frames, self._next
+        number, size = start, len(frames)
+        useless = 0
+        while number < size:
+            one_pass = frames[number : number + PASS_FRAMES]
+            self._handle_pass(one_pass, now_ns)
+            useless += self._useless
+            number += len(one_pass)
+            if len(one_pass) < PASS_FRAMES:
+                break
+            self._hub.flush()
+            if number - start >= TURN_FRAMES or self._is_flooded():
+                break
+        self._handled = number - start
+        self._useless = useless
+        self._next = number
+        if number >= size or not self._frames:  # or they were let go meanwhile
+            self._frames = ()
+
+    def _handle_pass(self, frames: Sequence[Frame], now_ns: int) -> None:
         hub, handle = self._hub, self._handle
-        useless = hub.stray + hub.unreadable
-        number = start = self._next
-        frames = self._frames[start : start + TURN_FRAMES] if start else self._frames
+        before = hub.stray + hub.unreadable
         for frame in frames:
             try:
                 handle(frame, now_ns)
             except Exception as error:  # noqa: BLE001  # one frame may not stop the others
                 hub.fault(error)
-            number += 1
-            if not number % PASS_FRAMES:
-                hub.flush()
-                if number - start >= TURN_FRAMES or self._is_flooded():
-                    break
-        self._handled = number - start
-        self._useless = hub.stray + hub.unreadable - useless
-        self._next = number
-        if number >= len(self._frames):
-            self._frames = ()
+        self._useless = hub.stray + hub.unreadable - before
 
     def _is_flooded(self) -> bool:
         return self._outbox is not None and self._outbox.pipe.flooded

@@ -37,6 +37,7 @@ _DATA: Final = frozenset({"structuredContent", "arguments", "inputSchema", "outp
 
 _PLAIN: Final = b"callgate"
 _BACKSLASH: Final = ord("\\")
+_SLASH: Final = ord("/")
 _ESCAPE: Final = b"\\u00"
 _ESCAPED: Final = re.compile(rb"\\u00(?:6[13578cC]|74|2[fF])")
 """Any letter of the namespace, as JSON may spell it, too."""
@@ -48,11 +49,15 @@ _elements = msgspec.json.Decoder(list[Raw]).decode
 def may_be_ours(frame: bytes) -> bool:
     """Return True if a frame has to be looked into: a look that reads little.
 
-    A search from the end is ten times as fast as one from the beginning.
+    The namespace ends with a slash, as itself or behind a backslash; to look for one byte costs
+    next to nothing. A search from the end is ten times as fast as one from the beginning.
     """
+    escaped = _BACKSLASH in frame
+    if not escaped and _SLASH not in frame:
+        return False
     if frame.rfind(_PLAIN) >= 0:
         return True
-    return _BACKSLASH in frame and frame.rfind(_ESCAPE) >= 0 and _ESCAPED.search(frame) is not None
+    return escaped and frame.rfind(_ESCAPE) >= 0 and _ESCAPED.search(frame) is not None
 
 
 def as_an_agent(frame: bytes, message: Message) -> tuple[bytes, Message, int]:

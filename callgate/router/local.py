@@ -76,10 +76,12 @@ PLAIN: Final = Reading()
 class LocalRunner:
     """Runs tools of this process; the `Owner` of their flights."""
 
-    __slots__ = ("_engine", "_threads", "_working")
+    __slots__ = ("_engine", "_threads", "_working", "loop")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """On which the router's calls run; a task is found quicker by it."""
         self._threads: anyio.CapacityLimiter | None = None
         self._working: set[asyncio.Task[Any]] = set()
         """Keeps the tasks alive; the loop itself does not. Bounded by the slots they hold."""
@@ -137,7 +139,7 @@ class LocalRunner:
         """Run an async tool in this very task; return its result."""
         if flight.queued:
             await self._wait_turn(flight)
-        task = current_task()
+        task = current_task(self.loop)
         if task is None:
             self._engine.abandon(flight)
             raise RuntimeError("a call needs a task")

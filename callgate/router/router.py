@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from asyncio import get_running_loop
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -108,6 +108,8 @@ class Router:
         self.usages = Usages()
         self._metrics: Metrics | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """Where that loop runs."""
         self._lets_in = False
 
     @property
@@ -254,7 +256,8 @@ class Router:
         if key is not None:
             self._lanes.use_key(key)
         self._lets_in = not self._batched
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._local.loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.timer.start(self._loop)
         self.engine.spans.refresh()
         self._metrics = Metrics(
@@ -278,7 +281,7 @@ class Router:
         try:
             await self._stop_calls()
         finally:
-            self._loop = None
+            self._loop = self._local.loop = None
             self.timer.stop()
             for flight in list(engine.flights.values()):  # they would not stop: say so and go
                 engine.abandon(flight)
@@ -312,8 +315,12 @@ class Router:
         self._lanes.declare(agent, tools)
 
     def _check_loop(self) -> None:
-        """Raise on a loop that is not the router's: no timeout and no turn would reach the call."""
-        if get_running_loop() is not self._loop and self._loop is not None:
+        """Raise on a loop that is not the router's: no timeout and no turn would reach the call.
+
+        A thread runs one loop at a time. To ask for the running one costs a system call.
+        """
+        loop = self._loop
+        if loop is not None and (get_ident() != self._thread or not loop.is_running()):
             raise RuntimeError(ANOTHER_LOOP)
 
     def _lane(self, call: ToolCall, parent: Flight | None, now_ns: int) -> Lane:

@@ -119,6 +119,24 @@ def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path, disk: Disk) -> N
     log.flush()  # nothing is left to be written
 
 
+def test_a_batch_that_fails_leaves_the_calls_that_it_ends_open(tmp_path: Path, disk: Disk) -> None:
+    log = open_log(tmp_path)
+    begin(log, 1)
+    disk.room = False
+    log.stage(ended("tool.call.completed", FRAGMENT, call_id(1)), -1)
+    with pytest.raises(AuditUnavailable):
+        log.flush()
+    assert log.snapshot()["open_calls"] == 1
+
+    disk.room = True
+    begin(log, 2)
+    end(log, 2)
+    log.close()
+
+    assert [one["event"] for one in records(tmp_path)].count("tool.call.lost") == 1
+    assert verify(tmp_path).ok
+
+
 def test_a_call_that_ran_is_not_to_be_sent_again(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path)
     begin(log, 1)

@@ -153,6 +153,20 @@ async def test_a_frame_is_known_by_its_head(pipe: tuple[int, int]) -> None:
     assert writer.withdraw(b"1 same\n") == b"1 same\n"
 
 
+async def test_it_is_a_flood_when_few_frames_are_very_many_bytes(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callgate.gate.pipes.MAX_WAITING_BYTES", 2 * len(BIG))
+    writer = Writer(pipe[1], nothing)
+    writer.write([BIG, BIG])
+    before = writer.flooded
+
+    writer.write([BIG])
+
+    assert (before, writer.flooded) == (False, True)
+    writer.close()
+
+
 async def test_the_source_is_held_at_the_high_water_and_released_at_the_low(
     pipe: tuple[int, int],
 ) -> None:

@@ -344,6 +344,23 @@ class TestAFaultOfOurs:
             gate.faults.clear()
             gate.assert_idle()
 
+    async def test_in_decoding_what_an_agent_sends_ends_its_request_or_answers_it(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
+        async with rig(tmp_path, clock) as gate:
+            gate.shake_hands("echo")
+            gate.client(call(1), request(2, "prompts/list"))
+            asked = [one["id"] for one in gate.to_agent()]
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(mcp, "decode", _raise)
+                gate.agent(*(answer(number) for number in asked), request("own", "roots/list"))
+
+            assert [code_of(one) for one in gate.to_client()] == ["internal", "internal"]
+            told = gate.one_to_agent()
+            assert (told["id"], code_of(told)) == ("own", "internal")
+            gate.faults.clear()
+            gate.assert_idle()
+
     async def test_in_an_answer_of_the_runtime_protocol_ends_its_call(
         self, tmp_path: Path, clock: Clock
     ) -> None:
