@@ -46,6 +46,8 @@ PURE = frozenset(
         "limits/quota",
         "limits/rate",
         "limits/slots",
+        "past/rows",
+        "past/tally",
         "peers/mcp_session",
         "peers/runtime_facade",
         "policy/compile_launch",
