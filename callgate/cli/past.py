@@ -115,7 +115,7 @@ def coverage_text(coverage: Coverage, report: Report | None) -> str:
     if coverage.vanished:
         text += f"; {coverage.vanished} deleted while it was read"
     if skipped > 0:
-        text += f"; the other {skipped} by their indexes have nothing asked for: --verify all"
+        text += f"; the other {skipped} have nothing that was asked for: --verify all"
     return text
 
 

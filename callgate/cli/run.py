@@ -255,6 +255,7 @@ async def _serve(
         router = await asyncio.to_thread(_build, plan)
     async with AsyncExitStack() as stack:
         await _enter(stack, router)
+        from callgate.cli.run_end import summary
         from callgate.cli.run_policy import announce
         from callgate.gate.stdio import Settings, StdioGate
 
@@ -274,7 +275,9 @@ async def _serve(
         announce(router.policy, plan.spec, _say_line)
         _collect_garbage()
         if plan.policy is None:
-            return await gate.run(first)
+            code = await gate.run(first)
+            _say_line(summary(router, plan.spec.agent))
+            return code
         from callgate.cli.reload import Reload, follow
 
         def make_spec(policy: Policy) -> tuple[LaunchSpec, list[bytes]]:
@@ -284,10 +287,12 @@ async def _serve(
         reload = Reload(router, gate, launcher, make_spec, _say)
         watching = asyncio.create_task(follow(options.policy, plan.policy, reload))
         try:
-            return await gate.run(first)
+            code = await gate.run(first)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+        _say_line(summary(router, plan.spec.agent))
+        return code
 
 
 def _collect_garbage() -> None:

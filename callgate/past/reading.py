@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from callgate.past.rows import Query
 
+_SEARCH_BYTES: Final = 1 << 20
 MAX_FAULTS: Final = 5
 """Told one by one; `audit verify` has them all."""
 
@@ -70,6 +71,10 @@ class Source:
     last: bool
     """The last one of its writer: its end may be torn."""
     index: SegmentIndex | None = None
+    may_index: bool = False
+    """An index can be made: it is large, and nobody writes to it."""
+    keeps: bool = False
+    """What is made may be kept beside it: the directory is ours."""
     whole_bytes: int = 0
     """How much of it are whole lines, once it was read."""
 
@@ -92,13 +97,13 @@ class PastLog:
         status = root.stat()
         if (fault := find_directory_fault(status, status.st_uid, above=True)) is not None:
             self.coverage.fault(f"{root}: {fault}")
-        key = load_index_key(root)
+        self._key = load_index_key(root)
         for directory in writers(root):
-            self._list(directory, key)
+            self._list(directory)
         self.coverage.segments = len(self.sources)
 
-    def _list(self, directory: Path, key: bytes | None) -> None:
-        """Add the segments of one writer, each with its index."""
+    def _list(self, directory: Path) -> None:
+        """Add the segments of one writer, each with its index if it has one."""
         ours = not hasattr(os, "geteuid") or directory.stat().st_uid == os.geteuid()
         live = is_locked(directory)
         numbers = segments(directory)
@@ -109,9 +114,10 @@ class PastLog:
             except FileNotFoundError:
                 self.coverage.vanished += 1
                 continue
-            source = Source(directory, number, size, last)
-            if key is not None and size >= MIN_BYTES and not (last and live):
-                source.index = _index_of(source, key, keep=ours)
+            source = Source(directory, number, size, last, keeps=ours)
+            if self._key is not None and size >= MIN_BYTES and not (last and live):
+                source.index = read_index(directory, number, self._key)
+                source.may_index = source.index is None
             self.sources.append(source)
 
     def newest(self, query: Query, limit: int) -> list[Row]:
@@ -148,7 +154,38 @@ class PastLog:
             yield from self.rows(source, query)
 
     def _wanted(self, query: Query) -> list[Source]:
-        return [one for one in self.sources if one.index is None or query.may_be_in(one.index)]
+        """Return the segments that may have some of it; make the indexes that are missing.
+
+        For one id none is made: to search for its bytes is quicker.
+        """
+        needle = query.needle
+        wanted: list[Source] = []
+        for source in self.sources:
+            if source.may_index and needle is None and self._key is not None:
+                source.index = _make_index(source, self._key)
+                source.may_index = False
+            if source.index is not None:
+                if not query.may_be_in(source.index):
+                    continue
+            elif needle is not None and not self._has(source, needle):
+                continue
+            wanted.append(source)
+        return wanted
+
+    def _has(self, source: Source, needle: bytes) -> bool:
+        """Return False if a segment has the bytes nowhere."""
+        if source.size < MIN_BYTES:
+            return True
+        try:
+            with open_to_read(segment_path(source.directory, source.number)) as stream:
+                before = b""
+                while block := stream.read(_SEARCH_BYTES):
+                    if needle in before + block[: len(needle)] or needle in block:
+                        return True
+                    before = block[-len(needle) :]
+        except OSError:
+            return True  # whoever reads it says what is wrong
+        return False
 
     def rows(self, source: Source, query: Query) -> Iterator[Row]:
         """Yield the records of one segment that the query wants, and verify the segment."""
@@ -262,16 +299,12 @@ def _skip_line(stream: BinaryIO, left: int) -> None:
             return
 
 
-def _index_of(source: Source, key: bytes, *, keep: bool) -> SegmentIndex | None:
-    """Return a segment's index, made and kept if there is none that can be trusted."""
-    directory, number = source.directory, source.number
-    found = read_index(directory, number, key)
-    if found is not None:
-        return found
+def _make_index(source: Source, key: bytes) -> SegmentIndex | None:
+    """Make a segment's index, and keep it where that may be."""
     try:
-        made = make_index(directory, number)
-        if made is not None and keep:
-            write_index(directory, made, key)
+        made = make_index(source.directory, source.number)
+        if made is not None and source.keeps:
+            write_index(source.directory, made, key)
     except OSError:
         return None  # it is read like one that has none
     return made if made is None or made.size == source.size else None

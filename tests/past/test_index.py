@@ -31,8 +31,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "audit"
 
 
-def ask(log: Path, number: int) -> tuple[int, PastLog]:
+def ask(log: Path, number: int, *, make: bool = True) -> tuple[int, PastLog]:
     """How many records of one call are found, and what was read for it."""
+    if make:
+        PastLog(log).newest(Query(), 1)
     found = PastLog(log)
     events = frozenset({"tool.call.admitted", "tool.call.completed"})
     rows = found.newest(Query(events=events, request_id=call_id(number)), 50)
@@ -90,6 +92,15 @@ def test_a_writer_that_rotates_leaves_an_index(
     assert index is not None
     assert index == make_index(only_writer(tmp_path), 1)
     log.close()
+
+
+def test_one_call_is_found_without_any_index_and_little_is_read(log: Path) -> None:
+    for number in range(40):
+        calls, found = ask(log, number, make=False)
+
+        assert calls == 2
+        assert found.coverage.read <= 2
+    assert not list(log.glob("*/*.index"))
 
 
 def test_an_index_goes_with_its_segment(log: Path) -> None:
@@ -172,9 +183,10 @@ def test_an_index_that_others_may_write_to_and_a_fifo_are_not_used(log: Path) ->
 def test_without_the_key_nothing_is_indexed_and_everything_is_found(log: Path) -> None:
     (log / "key").unlink()
 
-    calls, found = ask(log, 20)
+    assert ask(log, 20)[0] == 2
+    found = PastLog(log)
+    assert len(found.newest(Query(since="9"), 1)) == 0
 
-    assert calls == 2
     assert found.coverage.read == found.coverage.segments
     assert not list(log.glob("*/*.index"))
 
@@ -199,5 +211,3 @@ def test_a_segment_with_lines_of_somebody_else_gets_no_index(log: Path) -> None:
     file.write_bytes(file.read_bytes() + b'{"seq":1,"event":"tool.call.denied"}\n')
 
     assert make_index(only_writer(log), 1) is None
-
-
