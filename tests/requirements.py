@@ -723,6 +723,37 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "past.index",
+        "an index beside a segment saves reading, and hides nothing whatever it says",
+        ("design: Audit",),
+        (
+            "tests/past/test_index.py::test_the_first_reader_makes_the_indexes_and_the_next_reads_one_or_two_segments",
+            "tests/past/test_index.py::test_an_index_that_lies_hides_nothing",
+            "tests/past/test_index.py::test_a_segment_that_changed_after_its_index_was_made_is_read",
+            "measured: benchmarks/past.py",
+        ),
+    ),
+    Requirement(
+        "past.reading",
+        "an answer about the past says how much of what it read was verified",
+        ("design: Audit",),
+        (
+            "tests/past/test_reading.py::test_a_changed_line_is_shown_and_told_and_not_called_verified",
+            "tests/past/test_reading.py::test_a_segment_that_is_deleted_while_the_log_is_read_is_counted",
+            "tests/past/test_reading.py::test_following_tells_each_call_once_over_rotation_and_new_writers",
+        ),
+    ),
+    Requirement(
+        "past.commands",
+        "`calls` and `stats` answer from the audit, for people and for scripts",
+        ("design: Command line",),
+        (
+            "tests/past/test_cli.py::test_calls_are_shown_oldest_first_and_it_is_said_what_was_verified",
+            "tests/past/test_cli.py::test_stats_say_what_a_span_adds_up_to",
+            "tests/past/test_cli.py::test_following_shows_new_calls_until_it_is_interrupted",
+        ),
+    ),
+    Requirement(
         "audit.versions",
         "logs of version 1 are verified, recovered and gone on with",
         ("core: audit", "design: Audit"),

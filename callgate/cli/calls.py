@@ -11,11 +11,10 @@ import io
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from callgate.cli import past, say, table
-from callgate.text import ascii_json, quoted
+from callgate.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -173,7 +172,7 @@ def _print_json(row: Row) -> None:
     }
     if row.result:
         members["outcome"] = row.result
-    typer.echo(ascii_json(msgspec.json.encode(members).decode()))
+    say.print_json_line(members)
 
 
 def _print_csv(row: Row) -> None:

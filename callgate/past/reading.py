@@ -165,7 +165,7 @@ class PastLog:
                 source.index = _make_index(source, self._key)
                 source.may_index = False
             if source.index is not None:
-                if not query.may_be_in(source.index):
+                if not _may_hold(source.index, query):
                     continue
             elif needle is not None and not self._has(source, needle):
                 continue
@@ -297,6 +297,20 @@ def _skip_line(stream: BinaryIO, left: int) -> None:
         left -= len(part)
         if part.endswith(b"\n"):
             return
+
+
+def _may_hold(index: SegmentIndex, query: Query) -> bool:
+    """Return False if a segment has none of the records, by its index."""
+    if query.since is not None and index.last_ts < query.since:
+        return False
+    call = query.request_id
+    if call is not None and (
+        index.first_id is None
+        or index.last_id is None
+        or not index.first_id <= call <= index.last_id
+    ):
+        return False
+    return not query.events.isdisjoint(index.events)
 
 
 def _make_index(source: Source, key: bytes) -> SegmentIndex | None:

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from callgate.audit.events import OUTCOME, TERMINAL
 from callgate.policy.units import duration_ns
-
-if TYPE_CHECKING:
-    from callgate.audit.index import SegmentIndex
 
 DENIED: Final = "tool.call.denied"
 WOULD_DENY: Final = "tool.call.would_deny"
@@ -98,19 +95,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             and (self.code is None or row.code == self.code)
             and (self.request_id is None or row.request_id == self.request_id)
         )
-
-    def may_be_in(self, index: SegmentIndex) -> bool:
-        """Return False if a segment has none of the records, by its index."""
-        if self.since is not None and index.last_ts < self.since:
-            return False
-        call = self.request_id
-        if call is not None and (
-            index.first_id is None
-            or index.last_id is None
-            or not index.first_id <= call <= index.last_id
-        ):
-            return False
-        return not self.events.isdisjoint(index.events)
 
     @property
     def needle(self) -> bytes | None:
