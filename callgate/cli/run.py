@@ -15,6 +15,7 @@ import os
 import signal
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from uuid import uuid4
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from callgate.errors import LimitInfo
-    from callgate.launcher.history import History
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import Run
     from callgate.model import AuditSpec
@@ -51,6 +51,8 @@ class Warnings:
 
     def __init__(self) -> None:
         self.hear: Callable[[LimitInfo], None] | None = None
+        self.launched_ns = monotonic_ns()
+        """When that run was about to be launched: it lasts from there."""
 
     def __call__(self, limit: LimitInfo) -> None:
         if self.hear is not None:
@@ -267,11 +269,11 @@ async def _serve(
             launcher,
             plan.spec,
             settings,
-            history=_history(),
             secrets=_secrets(plan.spec),
             say=_say,
         )
         warnings.hear = gate.supervisor.warn
+        gate.supervisor.launched_ns = warnings.launched_ns
         announce(router.policy, plan.spec, _say_line)
         _collect_garbage()
         if plan.policy is None:
@@ -320,19 +322,6 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
     except (OSError, ValueError) as error:
         why = quoted(str(error))
         raise Unusable(f"the audit log cannot be opened: {why}; see `audit.path`") from None
-
-
-def _history() -> History | None:
-    import sqlite3
-
-    from callgate.launcher.history import History as RunHistory
-    from callgate.launcher.history import default_path
-
-    try:
-        return RunHistory(default_path())
-    except (sqlite3.Error, OSError) as error:
-        _say_line(f"runs are not in the history: {quoted(str(error))}")
-        return None
 
 
 def _secrets(spec: LaunchSpec) -> list[bytes]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from callgate.gate.connection import Connection
-    from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run, Stopped
     from callgate.model import GateSpec, LaunchSpec
     from callgate.peers.agent import AgentPeer
@@ -64,7 +63,6 @@ class StdioGate:
         spec: LaunchSpec,
         settings: Settings,
         *,
-        history: History | None,
         secrets: Sequence[bytes],
         say: Callable[[str], None],
     ) -> None:
@@ -77,9 +75,7 @@ class StdioGate:
             (UNREADABLE_CLIENT if by_client else UNREADABLE).format(reason)
         )
         stderr = UntilReady(write_stderr)
-        self.supervisor = Supervisor(
-            hub, launcher, spec, stderr=stderr, secrets=secrets, history=history, say=say
-        )
+        self.supervisor = Supervisor(hub, launcher, spec, stderr=stderr, secrets=secrets, say=say)
         gate = router.policy.gate(settings.agent)
         kind = _kind_of(gate)
         self._agent = kind(hub, gate, Outbox(hub.wire, _Nowhere()), self.supervisor.end_process)

@@ -149,6 +149,14 @@ class PastLog:
         """Yield every record that the query wants, writer by writer."""
         return self._stream(self._wanted(query), query)
 
+    def by_writer(self, query: Query) -> Iterator[tuple[bool, Iterator[Row]]]:
+        """Yield for each writer whether a process writes there, and its records."""
+        wanted: dict[Path, list[Source]] = {}
+        for source in self._wanted(query):
+            wanted.setdefault(source.directory, []).append(source)
+        for directory, sources in wanted.items():
+            yield is_locked(directory), self._stream(sources, query)
+
     def _stream(self, sources: Iterable[Source], query: Query) -> Iterator[Row]:
         for source in sources:
             yield from self.rows(source, query)
@@ -310,7 +318,7 @@ def _may_hold(index: SegmentIndex, query: Query) -> bool:
         or not index.first_id <= call <= index.last_id
     ):
         return False
-    return not query.events.isdisjoint(index.events)
+    return not (query.signs or query.events).isdisjoint(index.events)
 
 
 def _make_index(source: Source, key: bytes) -> SegmentIndex | None:

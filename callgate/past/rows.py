@@ -50,6 +50,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     count: int | None = None
     usage: int | None = None
     usage_limit: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    cpu_ms: int | None = None
+    memory_peak_bytes: int | None = None
     segment: str | None = None
     prev: str | None = None
 
@@ -74,6 +78,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which records are asked for; a member that is None asks for all."""
 
     events: frozenset[str] = ENDS
+    signs: frozenset[str] | None = None
+    """A segment without any of these events is not read; None is `events`."""
     since: str | None = None
     """A time stamp as records have it."""
     agent: str | None = None

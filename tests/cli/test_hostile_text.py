@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.audit.events import admitted, call_fragment, ended, limit_fragment, refused
-from callgate.launcher.history import History, RunRecord
+from callgate.audit.events import Event, admitted, call_fragment, ended, limit_fragment, refused
 from tests.audit.helpers import call_id, only_writer, open_log
 from tests.gate.helpers import environment
 
@@ -43,7 +42,7 @@ def quoted_yaml(text: str) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Policies, a manifest, a history and an audit, with hostile text in each."""
+    """Policies, a manifest and audits, with hostile text in each."""
     evil = quoted_yaml(EVIL)
     (tmp_path / "good.yaml").write_text(
         f"agents: {{web: {{tools: {{{evil}: deny}}, launcher: {evil}, rate: 1/hour, "
@@ -63,11 +62,6 @@ def place(tmp_path: Path) -> Path:
     writer.mkdir(parents=True)
     (writer / "00000001.jsonl").write_text(f"{EVIL}\n")
     evil_log(tmp_path / "past")
-    state = tmp_path / "state" / "callgate"
-    state.mkdir(parents=True)
-    history = History(state / "runs.sqlite")
-    history.put(RunRecord("r" + EVIL, EVIL, started_ms=1, state="crashed", stop_reason=EVIL))
-    history.close()
     return tmp_path
 
 
@@ -80,6 +74,8 @@ def evil_log(path: Path) -> None:
     limit = limit_fragment(EVIL)
     log.record(refused("tool.call.denied", lane, call_id(2), "", "limit.rate", limit))
     log.record(refused("tool.call.would_deny", lane, call_id(3), "", "limit.rate", limit))
+    log.write(Event(event="agent.run_started", agent=EVIL, run_id="r" + EVIL))
+    log.write(Event(event="agent.run_crashed", agent=EVIL, run_id="r" + EVIL, code=EVIL))
     log.close()
     own = only_writer(path) / "00000001.jsonl"
     forged = (b'"code":"limit.rate"', b'"code":' + json.dumps(EVIL).encode())
@@ -107,7 +103,8 @@ def commands(evil_file: str) -> list[list[str]]:
         found.append(["runs", "--agent", agent])
         found.append(["exec", "--policy", "good.yaml", "--agent", agent, "--", "/none" + EVIL])
     found += [["run", "--policy", file, "--", "true"] for file in files]
-    found += [["runs"], ["runs", "--json"], ["exec", "--mount", EVIL, "true"]]
+    found += [["runs", "--log", "past", *way] for way in ([], ["--json"], ["r"], ["--state", EVIL])]
+    found += [["exec", "--mount", EVIL, "true"]]
     found += [["exec", "--memory", EVIL, "true"], [EVIL], ["check", "--" + EVIL], ["run", EVIL]]
     found += [["run", "--" + EVIL, "--", "true"], ["exec", "--policy", EVIL, "true"]]
     found += [["audit", "verify", "audit"], ["audit", "verify", "audit", "--json"]]
@@ -213,7 +210,7 @@ def test_no_command_prints_what_is_not_printable(place: Path, *, terminal: bool)
 
 
 def test_markup_in_a_name_is_not_interpreted(place: Path) -> None:
-    found = outputs(place, [["runs"]], terminal=True)[0]
+    found = outputs(place, [["runs", "--log", "past"]], terminal=True)[0]
 
     assert "[red]x[/red]" in OURS.sub("", found).replace(" ", "")
 
