@@ -4,8 +4,9 @@
     python -m benchmarks.past measure DIR
 
 `make` writes a real chain with the module that the gate uses, in segments of 64 MiB; `measure`
-runs the commands as a person does, and prints the time and the memory of each. It fails if one
-request id takes more than 2 s, the calls of a day more than 10 s for 500,000, or either 200 MB.
+runs the commands as a person does, and prints time, processor time and memory of each. It fails
+if one request id takes more than 2 s, the calls of a day more than 10 s for 500,000, or either
+200 MB.
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ def measure(name: str, command: list[str], most_s: float) -> bool:
     peak = usage.ru_maxrss * 1024
     good = took <= most_s and peak <= MAX_BYTES and child.returncode == 0
     verdict = "ok" if good else "TOO MUCH"
-    print(f"{name:<40} {took:6.2f} s  {peak / 1e6:6.1f} MB  {verdict}", flush=True)
+    cpu = usage.ru_utime + usage.ru_stime
+    print(
+        f"{name:<40} {took:6.2f} s  (processor {cpu:5.2f} s)  {peak / 1e6:6.1f} MB  {verdict}",
+        flush=True,
+    )
     return good
 
 
