@@ -776,7 +776,7 @@ CORE: Final = (
     ),
     Requirement(
         "state.places",
-        "quotas, history and runs' directories are ours alone, regular, and never waited for",
+        "quotas and runs' directories are ours alone, regular, and never waited for",
         ("core: audit",),
         (
             "tests/test_state_directory.py::test_a_state_directory_that_others_may_write_to_is_refused_with_what_to_do",
