@@ -246,7 +246,7 @@ StopReason = Literal[
     "signal",
     "parent_exit",
 ]
-"""Why a run ended. Closed: audit, history and metrics use these words."""
+"""Why a run ended. Closed: audit, `callgate runs` and metrics use these words."""
 
 
 class ResourceLimits(msgspec.Struct, frozen=True, gc=False):

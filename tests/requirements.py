@@ -723,6 +723,37 @@ CORE: Final = (
         ),
     ),
     Requirement(
+        "past.index",
+        "an index beside a segment saves reading, and hides nothing whatever it says",
+        ("design: Audit",),
+        (
+            "tests/past/test_index.py::test_the_first_reader_makes_the_indexes_and_the_next_reads_one_or_two_segments",
+            "tests/past/test_index.py::test_an_index_that_lies_hides_nothing",
+            "tests/past/test_index.py::test_a_segment_that_changed_after_its_index_was_made_is_read",
+            "measured: benchmarks/past.py",
+        ),
+    ),
+    Requirement(
+        "past.reading",
+        "an answer about the past says how much of what it read was verified",
+        ("design: Audit",),
+        (
+            "tests/past/test_reading.py::test_a_changed_line_is_shown_and_told_and_not_called_verified",
+            "tests/past/test_reading.py::test_a_segment_that_is_deleted_while_the_log_is_read_is_counted",
+            "tests/past/test_reading.py::test_following_tells_each_call_once_over_rotation_and_new_writers",
+        ),
+    ),
+    Requirement(
+        "past.commands",
+        "`calls` and `stats` answer from the audit, for people and for scripts",
+        ("design: Command line",),
+        (
+            "tests/past/test_cli.py::test_calls_are_shown_oldest_first_and_it_is_said_what_was_verified",
+            "tests/past/test_cli.py::test_stats_say_what_a_span_adds_up_to",
+            "tests/past/test_cli.py::test_following_shows_new_calls_until_it_is_interrupted",
+        ),
+    ),
+    Requirement(
         "audit.versions",
         "logs of version 1 are verified, recovered and gone on with",
         ("core: audit", "design: Audit"),
@@ -745,7 +776,7 @@ CORE: Final = (
     ),
     Requirement(
         "state.places",
-        "quotas, history and runs' directories are ours alone, regular, and never waited for",
+        "quotas and runs' directories are ours alone, regular, and never waited for",
         ("core: audit",),
         (
             "tests/test_state_directory.py::test_a_state_directory_that_others_may_write_to_is_refused_with_what_to_do",
@@ -1668,14 +1699,12 @@ LAUNCHER: Final = (
     ),
     Requirement(
         "life.history",
-        "runs with reason, usage and limit, bounded, in SQLite; `callgate runs`",
+        "runs with reason, usage and limit, told from the audit; `callgate runs`",
         ("launcher: life",),
         (
-            "tests/launcher/test_history.py::test_a_run_comes_back_as_it_was_written",
-            "tests/launcher/test_history.py::test_the_oldest_go_first_and_those_that_run_stay",
-            "tests/launcher/test_history.py::test_a_run_whose_callgate_is_gone_ended_with_it",
             "tests/launcher/test_cli_runs.py::test_runs_are_shown_newest_first_with_reason_and_use",
-            "tests/launcher/test_cli_runs.py::test_json_has_every_member",
+            "tests/launcher/test_cli_runs.py::test_a_run_without_an_end_runs_only_while_its_callgate_does",
+            "tests/launcher/test_cli_exec.py::test_each_run_is_recorded_and_told_by_runs",
             "tests/launcher/test_cli_runs.py::test_a_narrow_terminal_loses_whole_columns_and_never_half_a_number",
         ),
     ),
@@ -1875,7 +1904,6 @@ GATE: Final = (
             "tests/gate/test_run.py::test_a_death_is_answered_at_once_and_the_client_does_not_notice",
             "tests/gate/test_run.py::test_an_agent_that_closes_its_stdout_and_lives_is_replaced",
             "tests/gate/test_run.py::test_a_process_that_comes_back_with_another_version_ends_the_gate",
-            "tests/gate/test_more_ends.py::test_a_locked_history_does_not_hold_up_answers_or_the_next_process",
             "tests/gate/test_more_ends.py::test_a_launcher_that_fails_unforeseen_leaves_nobody_waiting",
             "tests/peers/test_more_life.py::test_each_call_is_answered_once_whatever_happens",
         ),

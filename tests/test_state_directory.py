@@ -1,6 +1,6 @@
 """What callgate keeps over restarts is used only where nobody else could have prepared it.
 
-Quotas, the history of runs and the runs' directories; the audit has `tests/audit`.
+Quotas and the runs' directories; the audit, which tells the runs, too, has `tests/audit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from callgate.files import DATABASE_PARTS, UnsafePath
-from callgate.launcher.history import History
 from callgate.stores.sqlite import QuotaStore
 from tests.audit.helpers import run_python
 from tests.audit.test_unsafe_places import AS_ROOT, NOT_OURS, SOMEBODY, STRANGE
@@ -30,10 +29,6 @@ def open_quotas(state: Path) -> None:
         assert store.reserve("bot", 7, 10, 25, 3_600_000_000_000) == 10
 
 
-def open_history(state: Path) -> None:
-    History(state / "runs.sqlite").close()
-
-
 def make_run(state: Path) -> None:
     from callgate.launcher.local.workspace import RunDirectory  # noqa: PLC0415  # POSIX only
 
@@ -42,8 +37,8 @@ def make_run(state: Path) -> None:
     directory.close()
 
 
-USES: list[Callable[[Path], None]] = [open_quotas, open_history, make_run]
-DATABASES = [(open_quotas, "quota.db"), (open_history, "runs.sqlite")]
+USES: list[Callable[[Path], None]] = [open_quotas, make_run]
+DATABASES = [(open_quotas, "quota.db")]
 
 
 @pytest.fixture

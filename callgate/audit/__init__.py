@@ -2,7 +2,7 @@
 
 Pure: `events` (what may be written), `chain` (how lines hang together), `names`, `merge`.
 IO: `log` (what the router uses) over `writer`, `head`, `files`, `recovery`, `retention`; `sinks`
-(copies for others); `verify`.
+(copies for others); `index` (what is in a segment); `verify`.
 """
 
 from callgate.audit.events import Event

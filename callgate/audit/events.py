@@ -166,6 +166,11 @@ class Event(
     usage: Count | None = None
     usage_limit: Count | None = None
     """Of a resource: how much was in use, and how much may be, in the unit of its limit."""
+    exit_code: Count | None = None
+    signal: Count | None = None
+    cpu_ms: Count | None = None
+    memory_peak_bytes: Count | None = None
+    """Of a run that ended: how, and what it used."""
     trace_id: TraceId | None = None
     segment: Name | None = None
     """`audit.*` only: which segment, as `<writer>/<number>`, or which writer."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from callgate.audit.events import Event, begins_call, call_of, ends_call
 from callgate.audit.files import load_key
+from callgate.audit.index import MIN_BYTES, index_beside
 from callgate.audit.recovery import recover_writers
 from callgate.audit.retention import delete_old_segments
 from callgate.audit.sinks import Pump, Sink, built_in_sinks, close_pumps
@@ -26,6 +27,7 @@ from callgate.errors import AuditUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from threading import Thread
 
     from callgate.audit.writer import Writer
     from callgate.model import AuditSpec
@@ -48,6 +50,7 @@ class AuditLog:
     __slots__ = (
         "_clock",
         "_failures",
+        "_indexer",
         "_pumps",
         "_retain_at_ns",
         "_root",
@@ -103,6 +106,7 @@ class AuditLog:
         self._unbegun: set[str] = set()
         """Calls whose begin `drop` mode let go, and whose end may come."""
         self._told_ns = 0
+        self._indexer: Thread | None = None
 
     @classmethod
     def open(
@@ -290,7 +294,10 @@ class AuditLog:
     def _rotate(self) -> None:
         # Of a segment at most half is what was carried over, however many calls are open.
         writer = self._writer
-        if writer.size >= 2 * writer.carried_bytes and writer.rotate():
+        size, number = writer.size, writer.number
+        if size >= 2 * writer.carried_bytes and writer.rotate():
+            if size >= MIN_BYTES and (self._indexer is None or not self._indexer.is_alive()):
+                self._indexer = index_beside(writer.directory, number, self.key)
             self._retain()
 
     def _retain(self) -> None:

@@ -200,6 +200,8 @@ class Writer:
         size = file.stat().st_size
         self.mark("audit.segment_deleted", number, code)
         file.unlink()
+        with suppress(OSError):  # without its segment it says nothing
+            file.with_suffix(".index").unlink()
         return size
 
     def close(self, *, clean: bool = True) -> None:

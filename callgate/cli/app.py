@@ -24,12 +24,14 @@ ClickException: Any = typer.BadParameter.__mro__[2]
 
 LAZY = {
     "audit": ("callgate.cli.audit", "Check and read audit logs."),
+    "calls": ("callgate.cli.calls", "Show which calls there were, how each ended, and why."),
     "contract": ("callgate.cli.contract", "Try an agent against the protocol's contract."),
     "demo": ("callgate.cli.demo.show", "Watch a rogue agent behind the gate."),
     "doctor": ("callgate.cli.doctor", "Prove by doing what this host can enforce."),
     "exec": ("callgate.cli.exec", "Run one contained command and print what became of it."),
     "init": ("callgate.cli.setup:init", "Put the gate before the servers of your MCP clients."),
     "runs": ("callgate.cli.runs", "Show the last runs of agents and how each ended."),
+    "stats": ("callgate.cli.stats", "Show what calls, refusals and durations add up to."),
     "unwrap": ("callgate.cli.setup:unwrap", "Take the gate away from one client's servers."),
     "wrap": ("callgate.cli.setup:wrap", "Put the gate before the servers of one client's file."),
 }

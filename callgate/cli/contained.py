@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import threading
 import time
 from contextlib import asynccontextmanager, suppress
@@ -20,8 +19,8 @@ import msgspec
 
 from callgate.cli import say
 from callgate.cli.exec import AGENT
+from callgate.cli.run_record import RunRecord
 from callgate.launcher.capture import FirstBytes, drain
-from callgate.launcher.history import History, RunRecord, default_path
 from callgate.launcher.limit_message import explain
 from callgate.launcher.plugins import Launchers
 from callgate.launcher.protocol import LaunchRefused
@@ -222,47 +221,18 @@ class Signals:
 
 
 async def recorded(run: Run, spec: LaunchSpec) -> Stopped:
-    """Wait for the end of a run, and write its start and its end into the history."""
-    record = RunRecord(
-        run.run_id,
-        spec.agent,
-        started_ms=time.time_ns() // _MS_NS,
-        state=run.state,
-        effective=msgspec.to_builtins(dict(run.effective)),
-    )
-    await asyncio.to_thread(_put, record)
+    """Wait for the end of a run; record its start and its end."""
+    record = await RunRecord.begin(run, spec.agent)
     stopped = await run.wait()
     if stopped.state == "paused":
         # Nobody will come back for it: this command is all that there is.
         await run.discard()
         stopped = msgspec.structs.replace(stopped, state="crashed")
-    record = msgspec.structs.replace(
-        record,
-        ended_ms=time.time_ns() // _MS_NS,
-        state=stopped.state,
-        stop_reason=stopped.reason,
-        exit_code=stopped.exit_code,
-        signal=stopped.signal,
-        usage=msgspec.to_builtins(stopped.usage),
-        limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
-    )
-    await asyncio.to_thread(_put, record)
+    await record.end(stopped)
     message = explain(spec.agent, stopped, options=spec.agent == AGENT, spec=spec)
     if message is not None:
         say.remark(message)
     return stopped
-
-
-def _put(record: RunRecord) -> None:
-    """A history that cannot be written is no reason not to run."""
-    try:
-        history = History(default_path())
-        try:
-            history.put(record)
-        finally:
-            history.close()
-    except (sqlite3.Error, OSError) as error:
-        say.remark(f"callgate: the run is not in the history: {quoted(str(error))}")
 
 
 def feed(stdin: int) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="exec", add_completion=False, pretty_exceptions_enable=False)
 
 AGENT = "exec"
-"""Whose runs these are, in the history and in messages."""
+"""Whose runs these are, in the audit and in messages."""
 
 
 class Level(StrEnum):

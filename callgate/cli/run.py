@@ -15,6 +15,7 @@ import os
 import signal
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from uuid import uuid4
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from callgate.errors import LimitInfo
-    from callgate.launcher.history import History
     from callgate.launcher.plugins import Launchers
     from callgate.launcher.protocol import Run
     from callgate.model import AuditSpec
@@ -51,6 +51,8 @@ class Warnings:
 
     def __init__(self) -> None:
         self.hear: Callable[[LimitInfo], None] | None = None
+        self.launched_ns = monotonic_ns()
+        """When that run was about to be launched: it lasts from there."""
 
     def __call__(self, limit: LimitInfo) -> None:
         if self.hear is not None:
@@ -255,6 +257,7 @@ async def _serve(
         router = await asyncio.to_thread(_build, plan)
     async with AsyncExitStack() as stack:
         await _enter(stack, router)
+        from callgate.cli.run_end import summary
         from callgate.cli.run_policy import announce
         from callgate.gate.stdio import Settings, StdioGate
 
@@ -266,15 +269,17 @@ async def _serve(
             launcher,
             plan.spec,
             settings,
-            history=_history(),
             secrets=_secrets(plan.spec),
             say=_say,
         )
         warnings.hear = gate.supervisor.warn
+        gate.supervisor.launched_ns = warnings.launched_ns
         announce(router.policy, plan.spec, _say_line)
         _collect_garbage()
         if plan.policy is None:
-            return await gate.run(first)
+            code = await gate.run(first)
+            _say_line(summary(router, plan.spec.agent))
+            return code
         from callgate.cli.reload import Reload, follow
 
         def make_spec(policy: Policy) -> tuple[LaunchSpec, list[bytes]]:
@@ -284,10 +289,12 @@ async def _serve(
         reload = Reload(router, gate, launcher, make_spec, _say)
         watching = asyncio.create_task(follow(options.policy, plan.policy, reload))
         try:
-            return await gate.run(first)
+            code = await gate.run(first)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+        _say_line(summary(router, plan.spec.agent))
+        return code
 
 
 def _collect_garbage() -> None:
@@ -315,19 +322,6 @@ async def _enter(stack: AsyncExitStack, router: Router) -> None:
     except (OSError, ValueError) as error:
         why = quoted(str(error))
         raise Unusable(f"the audit log cannot be opened: {why}; see `audit.path`") from None
-
-
-def _history() -> History | None:
-    import sqlite3
-
-    from callgate.launcher.history import History as RunHistory
-    from callgate.launcher.history import default_path
-
-    try:
-        return RunHistory(default_path())
-    except (sqlite3.Error, OSError) as error:
-        _say_line(f"runs are not in the history: {quoted(str(error))}")
-        return None
 
 
 def _secrets(spec: LaunchSpec) -> list[bytes]:

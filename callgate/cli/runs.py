@@ -1,103 +1,127 @@
-"""`callgate runs`: the last runs of agents, with how each ended and what it used."""
+"""`callgate runs`: the runs of agents, told from the audit: how each ended and what it used."""
 
 from __future__ import annotations
 
-import sqlite3
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from callgate.cli import say, table
-from callgate.launcher.history import History, RunRecord, default_path
-from callgate.launcher.limit_message import duration, limit_text, size
+from callgate.cli import past, say, table
 from callgate.text import quoted
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from callgate.past.reading import PastLog
+    from callgate.past.runs import RunRow
 
 app = typer.Typer(name="runs", add_completion=False)
 
 _COLUMNS = (
-    "started",
-    "agent",
-    "state",
-    "reason",
-    "lasted",
-    "exit",
-    "cpu",
-    "peak memory",
-    "limit",
-    "run",
+    *("started", "agent", "state", "reason", "lasted", "exit"),
+    *("cpu", "peak memory", "limit", "run"),
 )
 _SPARE = ("run", "cpu", "peak memory", "exit")
 _COLOURS = {
     "running": "green",
-    "starting": "green",
     "stopped": "dim",
     "paused": "yellow",
     "crashed": "red",
+    "lost": "yellow",
 }
-_MS_NS = 1_000_000
 
 
 @app.command()
 def runs(
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Tell all of this run; a part will do.")
+    ] = None,
     *,
-    agent: Annotated[str | None, typer.Option(metavar="A", help="Of this agent only.")] = None,
+    agent: past.Agent = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="S", help="running, stopped, crashed, paused or lost.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="T", help="15m, 2h, 7d, or a time: 2026-11-20T08:00.")
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    log: past.LogDir = None,
+    as_json: past.AsJson = False,
 ) -> None:
-    """Show the last runs, the newest first."""
-    records = _read(default_path(), limit, agent)
+    """Show the last runs, the newest first, or all that is known of one."""
+    from callgate.past.runs import STATES  # noqa: PLC0415
+
+    if state is not None and state not in STATES:
+        expected = ", ".join(STATES)
+        raise typer.BadParameter(f"{quoted(state)}: expected {expected}", param_hint="--state")
+    begin = past.parse_since(since)
+    root, found = past.open_log(log)
+    rows = [
+        run
+        for run in _collect(found, begin)
+        if (agent is None or run.agent == agent)
+        and (state is None or run.state == state)
+        and (begin is None or run.started >= begin)
+        and (run_id is None or run.run_id.startswith(run_id))
+    ][:limit]
     if as_json:
-        say.print_json(records)
-    elif records:
-        rows = [_row(record) for record in records]
-        numbers = ("lasted", "exit", "cpu", "peak memory")
-        table.show(_COLUMNS, rows, colours=_COLOURS, right=numbers, spare=_SPARE)
+        say.print_json(rows)
+    elif not rows:
+        say.remark("no such runs; `callgate runs` shows the last of all")
+    elif run_id is not None:
+        for run in rows:
+            _detail(run)
     else:
-        say.remark("no runs yet" if agent is None else f"no runs of agent {quoted(agent)}")
+        cells = [_cells(run) for run in rows]
+        numbers = ("lasted", "exit", "cpu", "peak memory")
+        table.show(_COLUMNS, cells, colours=_COLOURS, right=numbers, spare=_SPARE)
+    past.conclude(root, found.coverage, None)
 
 
-def _read(path: Path, limit: int, agent: str | None) -> list[RunRecord]:
-    if not path.exists():
-        return []
-    try:
-        history = History(path)
-        try:
-            return history.recent(limit, agent)
-        finally:
-            history.close()
-    except UnicodeEncodeError:  # bytes that are no text: no agent has such a name
-        return []
-    except (sqlite3.Error, OSError) as error:
-        say.remark(f"{quoted(str(path))}: {quoted(str(error))}")
-        raise typer.Exit(1) from None
+def _collect(found: PastLog, since: str | None) -> list[RunRow]:
+    from callgate.past.rows import Query  # noqa: PLC0415
+    from callgate.past.runs import EVENTS, Runs  # noqa: PLC0415
+
+    query = Query(events=EVENTS | {"audit.started"}, signs=EVENTS, since=since)
+    collected = Runs()
+    for live, rows in found.by_writer(query):
+        for row in rows:
+            collected.add(row)
+        collected.writer_ended(live=live)
+    return collected.newest()
 
 
-def _row(record: RunRecord) -> tuple[str, ...]:
-    started = datetime.fromtimestamp(record.started_ms / 1000).astimezone()
-    lasted = ""
-    if record.ended_ms is not None:
-        lasted = duration((record.ended_ms - record.started_ms) * _MS_NS)
-    cpu_ns, peak = record.usage.get("cpu_ns"), record.usage.get("memory_peak_bytes")
-    limit = record.limit
+def _cells(run: RunRow) -> tuple[str, ...]:
+    from callgate.launcher.limit_message import size  # noqa: PLC0415
+
+    peak = run.memory_peak_bytes
     return (
-        f"{started:%Y-%m-%d %H:%M:%S}",
-        record.agent,
-        record.state,
-        record.stop_reason or "",
-        lasted,
-        _exit(record),
-        "" if cpu_ns is None else duration(cpu_ns),
+        past.local_time(run.started)[:-4],
+        run.agent,
+        run.state,
+        run.reason or "",
+        past.milliseconds(run.lasted_ms),
+        _exit(run),
+        past.milliseconds(run.cpu_ms),
         "" if peak is None else size(peak),
-        "" if limit is None else limit_text(limit["type"], limit["limit"]),
-        record.run_id,
+        run.limit or "",
+        run.run_id,
     )
 
 
-def _exit(record: RunRecord) -> str:
-    if record.signal is not None:
-        return f"signal {record.signal}"
-    return "" if record.exit_code is None else str(record.exit_code)
+def _exit(run: RunRow) -> str:
+    if run.signal is not None:
+        return f"signal {run.signal}"
+    return "" if run.exit_code is None else str(run.exit_code)
+
+
+def _detail(run: RunRow) -> None:
+    """Print one run, a member a line."""
+    cells = dict(zip(_COLUMNS, _cells(run), strict=True))
+    cells["ended"] = "" if run.ended is None else past.local_time(run.ended)[:-4]
+    if run.usage is not None:
+        cells["used of its limit"] = f"{run.usage:,} of {run.usage_limit or 0:,}"
+    cells["came close to"] = ", ".join(run.warnings)
+    cells["does not hold"] = ", ".join(run.degraded)
+    for name, value in cells.items():
+        if value:
+            say.answer(f"{name:<18} {quoted(value)}")
+    say.answer("")

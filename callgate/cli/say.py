@@ -34,6 +34,11 @@ def print_json(value: Any) -> None:
     typer.echo(ascii_json(json.dumps(tree, indent=2, ensure_ascii=False)))
 
 
+def print_json_line(value: Any) -> None:
+    """Print one JSON object in one line on stdout, of which a stream has many."""
+    typer.echo(ascii_json(msgspec.json.encode(value).decode()))
+
+
 def rich_text(text: str, style: str = "") -> Text:
     """Return text for a terminal without markup: names may hold brackets, and worse."""
     from rich.text import Text as RichText  # noqa: PLC0415  # only a terminal pays for it

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from callgate.gate.connection import Connection
-    from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run, Stopped
     from callgate.model import GateSpec, LaunchSpec
     from callgate.peers.agent import AgentPeer
@@ -66,7 +65,6 @@ class StdioGate:
         spec: LaunchSpec,
         settings: Settings,
         *,
-        history: History | None,
         secrets: Sequence[bytes],
         say: Callable[[str], None],
     ) -> None:
@@ -80,7 +78,7 @@ class StdioGate:
         )
         self._stderr = AgentStderr(passes=settings.pass_stderr)
         self.supervisor = Supervisor(
-            hub, launcher, spec, stderr=self._stderr, secrets=secrets, history=history, say=say
+            hub, launcher, spec, stderr=self._stderr, secrets=secrets, say=say
         )
         gate = router.policy.gate(settings.agent)
         kind = _kind_of(gate)

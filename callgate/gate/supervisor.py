@@ -8,48 +8,29 @@ memory is paused: its workspace is kept, and it is resumed with backoff, or by t
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import time
 import uuid
-from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from callgate.gate import run_events
 from callgate.gate.connection import Connection
 from callgate.gate.restart import Again, Down, Restarts
 from callgate.gate.stderr import how_it_ended, warning
-from callgate.launcher.history import RunRecord
-from callgate.launcher.plan import NOT_ASKED
-from callgate.launcher.protocol import Effect, LaunchRefused, Stopped
+from callgate.launcher.protocol import LaunchRefused, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from callgate.audit.events import EventName
     from callgate.errors import LimitInfo
     from callgate.gate.stderr import AgentStderr
-    from callgate.launcher.history import History
     from callgate.launcher.protocol import Launcher, Run
     from callgate.model import LaunchSpec, StopReason
     from callgate.peers.agent import AgentPeer
     from callgate.peers.hub import Hub
 
-_MS_NS = 1_000_000
 EOF_GRACE_S = 2.0
 """How long an agent may take to end by itself when its stdin has: what MCP asks it to do."""
-MAX_UNWRITTEN = 64
-"""Beyond it the oldest are not written: a history that stays locked costs no memory."""
-HISTORY_S = 3.0
-"""For the last records, when all is over; a locked file is tried for 2 s."""
-
-_EVENTS: dict[str, EventName] = {
-    "stopped": "agent.run_stopped",
-    "crashed": "agent.run_crashed",
-    "paused": "agent.run_paused",
-}
 
 
 class Supervisor:
@@ -63,7 +44,6 @@ class Supervisor:
         *,
         stderr: AgentStderr,
         secrets: Sequence[bytes],
-        history: History | None,
         say: Callable[[str], None],
     ) -> None:
         self._hub = hub
@@ -71,7 +51,6 @@ class Supervisor:
         self._spec = spec
         self._stderr = stderr
         self._secrets = secrets
-        self._history = HistoryWriter(history)
         self._say = say
         self._restarts = Restarts(spec.restart)
         self._wanted = asyncio.Event()
@@ -81,7 +60,8 @@ class Supervisor:
         self._has_ended = False
         """Whether the process has ended; what ails it then is nobody's concern."""
         self._kill_now = asyncio.Event()
-        self._started_ns = 0
+        self.launched_ns = monotonic_ns()
+        """When the launch of the current run began; of the first one its launcher may say."""
         self._launched_by = spec.launcher
         self._peer: AgentPeer | None = None
         self._run: Run | None = None
@@ -106,8 +86,6 @@ class Supervisor:
         except Exception:
             self._gone(peer, "failed_to_start", None)
             raise
-        finally:
-            await self._history.close()
 
     async def _supervise(self, peer: AgentPeer, first: Run | None) -> Stopped:
         self._restarts.started(monotonic_ns())
@@ -211,6 +189,7 @@ class Supervisor:
             await paused.discard()  # another launcher knows nothing of it
             paused = None
         self._launched_by = self._spec.launcher
+        self.launched_ns = monotonic_ns()
         return await self._launcher.launch(
             self._spec, run_id=new_run_id(), on_warning=self.warn, resume=paused
         )
@@ -219,7 +198,6 @@ class Supervisor:
         again = self._run is not None
         self._run = run
         self._has_ended = False
-        self._started_ns = time.time_ns()
         connection = Connection(run, peer, self._hub)
         self._connection = connection
         peer.outbox.pipe = connection.writer
@@ -227,22 +205,13 @@ class Supervisor:
         peer.process_launched(run.token)
         self.on_connected(connection)
         self._hub.router.usages.of(peer.name).began(run)
-        self._hub.record("agent.run_started", agent=peer.name, run_id=run.run_id)
-        for feature, effect in run.effective.items():
-            if _is_lacking(effect):
-                self._hub.record(
-                    "agent.containment_degraded",
-                    agent=peer.name,
-                    run_id=run.run_id,
-                    code=effect.status,
-                    limit=feature,
-                )
+        for event in run_events.started(peer.name, run.run_id, run.effective, self._revision):
+            self._hub.router.engine.note(event)
         if again:
             peer.started()
         self._hub.flush()
         self._stderr.begin(contained=self._spec.contained)
         await connection.open(self._stderr, self._secrets)
-        self._remember(run, None)
 
     async def _ended(self, run: Run, peer: AgentPeer, stopped: Stopped, *, again: bool) -> None:
         connection = self._connection
@@ -253,19 +222,13 @@ class Supervisor:
         if peer.is_wanted or self._stop.is_set():
             self._wanted.set()
         self._hub.router.usages.of(peer.name).ended(stopped.state, stopped.usage)
-        limit = stopped.limit
-        self._hub.record(
-            _EVENTS.get(stopped.state, "agent.run_crashed"),
-            agent=peer.name,
-            run_id=run.run_id,
-            code=stopped.reason,
-            limit=None if limit is None else f"{limit.type} {limit.scope} {limit.limit}",
-            duration_ms=max(0, time.time_ns() - self._started_ns) // _MS_NS,
+        lasted_ns = monotonic_ns() - self.launched_ns
+        self._hub.router.engine.note(
+            run_events.ended(peer.name, run.run_id, stopped, lasted_ns, self._revision)
         )
         self._hub.flush()
         if connection is not None:
             await connection.close()
-        self._remember(run, stopped)
 
     def _tell(self, agent: str, stopped: Stopped, decision: Again | Down, *, again: bool) -> None:
         """Say what has ended the process, what it printed last, and what follows."""
@@ -297,62 +260,9 @@ class Supervisor:
             self._hub.flush()
             self._say(warning(peer.name, limit))
 
-    def _remember(self, run: Run, stopped: Stopped | None) -> None:
-        """Into the history."""
-        record = RunRecord(
-            run.run_id,
-            self._spec.agent,
-            started_ms=self._started_ns // _MS_NS,
-            state=run.state,
-            effective=msgspec.to_builtins(dict(run.effective)),
-        )
-        if stopped is not None:
-            record = msgspec.structs.replace(
-                record,
-                ended_ms=time.time_ns() // _MS_NS,
-                state=stopped.state,
-                stop_reason=stopped.reason,
-                exit_code=stopped.exit_code,
-                signal=stopped.signal,
-                usage=msgspec.to_builtins(stopped.usage),
-                limit=None if stopped.limit is None else msgspec.to_builtins(stopped.limit),
-            )
-        self._history.put(record)
-
-
-class HistoryWriter:
-    """Write runs into the history, in order and beside everything else; None writes nothing.
-
-    The file is shared with every other callgate of this user, and SQLite waits for its lock: nobody
-    whose agent has died waits for that.
-    """
-
-    def __init__(self, history: History | None) -> None:
-        self._history = history
-        self._waiting: deque[RunRecord] = deque(maxlen=MAX_UNWRITTEN)
-        self._task: asyncio.Task[None] | None = None
-
-    def put(self, record: RunRecord) -> None:
-        """Write a run down soon; one that cannot be written is no reason not to run."""
-        if self._history is None:
-            return
-        self._waiting.append(record)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._write(self._history))
-
-    async def close(self) -> None:
-        """Wait until what there is to write is written, or cannot be."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=HISTORY_S)
-
-    async def _write(self, history: History) -> None:
-        try:
-            while self._waiting:
-                record = self._waiting.popleft()
-                with suppress(sqlite3.Error, OSError):
-                    await asyncio.to_thread(history.put, record)
-        finally:
-            self._task = None
+    @property
+    def _revision(self) -> str:
+        return self._hub.router.policy.revision
 
 
 def _is_expected(stopped: Stopped) -> bool:
@@ -360,11 +270,6 @@ def _is_expected(stopped: Stopped) -> bool:
     return stopped.reason == "stop_requested" or (
         stopped.reason == "exited" and not stopped.exit_code
     )
-
-
-def _is_lacking(effect: Effect) -> bool:
-    """Whether something that was asked for does not hold, or not fully."""
-    return effect.status != "enforced" and effect.reason != NOT_ASKED
 
 
 def new_run_id() -> str:

@@ -21,8 +21,8 @@
 The layers: a *warden* for every run; a control group and `bwrap` for those that are contained.
 The rooms, by the process that runs their code: `plan` decides what is done, as data; `host`
 asks this host; `local` does it, in callgate's own process; `warden` is what runs outside of it.
-Beside them: `protocol` and `plugins`, which launcher it is; `capture`, `history` and
-`limit_message`, for whoever keeps a run; `doctor`, which proves what a host can enforce.
+Beside them: `protocol` and `plugins`, which launcher it is; `capture` and `limit_message`, for
+whoever keeps a run; `doctor`, which proves what a host can enforce.
 """
 
 from __future__ import annotations

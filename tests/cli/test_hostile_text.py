@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from callgate.launcher.history import History, RunRecord
+from callgate.audit.events import Event, admitted, call_fragment, ended, limit_fragment, refused
+from tests.audit.helpers import call_id, only_writer, open_log
 from tests.gate.helpers import environment
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def quoted_yaml(text: str) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Policies, a manifest, a history and an audit, with hostile text in each."""
+    """Policies, a manifest and audits, with hostile text in each."""
     evil = quoted_yaml(EVIL)
     (tmp_path / "good.yaml").write_text(
         f"agents: {{web: {{tools: {{{evil}: deny}}, launcher: {evil}, rate: 1/hour, "
@@ -60,12 +61,27 @@ def place(tmp_path: Path) -> Path:
     writer = tmp_path / "audit" / name
     writer.mkdir(parents=True)
     (writer / "00000001.jsonl").write_text(f"{EVIL}\n")
-    state = tmp_path / "state" / "callgate"
-    state.mkdir(parents=True)
-    history = History(state / "runs.sqlite")
-    history.put(RunRecord("r" + EVIL, EVIL, started_ms=1, state="crashed", stop_reason=EVIL))
-    history.close()
+    evil_log(tmp_path / "past")
     return tmp_path
+
+
+def evil_log(path: Path) -> None:
+    """An audit that somebody else wrote, with hostile text in each member that may hold some."""
+    log = open_log(path)
+    lane = call_fragment(EVIL, EVIL, EVIL, EVIL)
+    log.record(admitted(lane, call_id(1)), 1)
+    log.record(ended("tool.call.failed", lane, call_id(1), "", 1, "tool.failed"), -1)
+    limit = limit_fragment(EVIL)
+    log.record(refused("tool.call.denied", lane, call_id(2), "", "limit.rate", limit))
+    log.record(refused("tool.call.would_deny", lane, call_id(3), "", "limit.rate", limit))
+    log.write(Event(event="agent.run_started", agent=EVIL, run_id="r" + EVIL))
+    log.write(Event(event="agent.run_crashed", agent=EVIL, run_id="r" + EVIL, code=EVIL))
+    log.close()
+    own = only_writer(path) / "00000001.jsonl"
+    forged = (b'"code":"limit.rate"', b'"code":' + json.dumps(EVIL).encode())
+    own.write_bytes(
+        own.read_bytes().replace(*forged).replace(b'"outcome":"error"', b'"outcome":"\\u001b[2J"')
+    )
 
 
 def commands(evil_file: str) -> list[list[str]]:
@@ -87,11 +103,25 @@ def commands(evil_file: str) -> list[list[str]]:
         found.append(["runs", "--agent", agent])
         found.append(["exec", "--policy", "good.yaml", "--agent", agent, "--", "/none" + EVIL])
     found += [["run", "--policy", file, "--", "true"] for file in files]
-    found += [["runs"], ["runs", "--json"], ["exec", "--mount", EVIL, "true"]]
+    found += [["runs", "--log", "past", *way] for way in ([], ["--json"], ["r"], ["--state", EVIL])]
+    found += [["exec", "--mount", EVIL, "true"]]
     found += [["exec", "--memory", EVIL, "true"], [EVIL], ["check", "--" + EVIL], ["run", EVIL]]
     found += [["run", "--" + EVIL, "--", "true"], ["exec", "--policy", EVIL, "true"]]
     found += [["audit", "verify", "audit"], ["audit", "verify", "audit", "--json"]]
     found += [["audit", "verify", EVIL], ["audit", "verify", "audit", "--anchor", EVIL]]
+    for way in ([], ["--json"], ["--csv"], ["--request-id", call_id(1)], ["--agent", EVIL]):
+        found.append(["calls", "--log", "past", *way])
+    found += [["calls", "--log", "past", "--limit", "0"], ["calls", "--log", EVIL]]
+    found += [
+        ["calls", "--since", EVIL],
+        ["calls", "--outcome", EVIL],
+        ["calls", "--request-id", EVIL],
+    ]
+    found += [["stats", "--since", since, "--log", "past"] for since in ("all", EVIL)]
+    found += [
+        ["stats", "--since", "all", "--log", "past", more] for more in ("--json", "--verify=all")
+    ]
+    found += [["calls", "--log", "audit"], ["stats", "--log", "audit", "--verify", "all"]]
     found += [["contract", "--call", EVIL, "--", "true"], ["demo", "--folder", "/dev/null/" + EVIL]]
     found += [["contract", "--only", EVIL, "--", "true"], ["contract", "--", "/none" + EVIL]]
     return found
@@ -102,7 +132,8 @@ import contextlib, io, json, os, pty, sys, threading
 from callgate.cli import main
 # Each command in a fork: the imports are made once.
 import callgate.cli.app, callgate.cli.output, callgate.cli.run, callgate.cli.audit
-import callgate.cli.runs, callgate.cli.exec, callgate.cli.contained, callgate.cli.contract
+import callgate.cli.calls, callgate.cli.stats, callgate.cli.runs, callgate.cli.exec
+import callgate.cli.contained, callgate.cli.contract
 import rich.console
 for line in sys.stdin:
     words, terminal = json.loads(line)
@@ -174,19 +205,19 @@ def test_no_command_prints_what_is_not_printable(place: Path, *, terminal: bool)
     assert not faults
     for each, text in zip(words, found, strict=True):
         if "--json" in each and text.strip().startswith(("{", "[")):
-            json.loads(text.strip().rsplit("exit", 1)[0])
+            json.JSONDecoder().raw_decode(text.strip())  # remarks follow, of stderr
     assert sum("\\x1b" in text or "\\u001b" in text for text in found) > len(words) / 3
 
 
 def test_markup_in_a_name_is_not_interpreted(place: Path) -> None:
-    found = outputs(place, [["runs"]], terminal=True)[0]
+    found = outputs(place, [["runs", "--log", "past"]], terminal=True)[0]
 
     assert "[red]x[/red]" in OURS.sub("", found).replace(" ", "")
 
 
 def test_commands_print_by_one_module_alone() -> None:
     """But for a version, a schema and its page, which hold no text of others."""
-    exempt = {"say.py": 3, "app.py": 3}
+    exempt = {"say.py": 4, "app.py": 3}
     for path in CLI.rglob("*.py"):
         if path.name == "agent.py":  # the demonstration's agent: a program of its own
             continue

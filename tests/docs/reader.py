@@ -45,7 +45,11 @@ NOT_TRIED = {
     "toml": "another tool's configuration",
 }
 TRIED_COMMANDS = tuple(
-    f"callgate {name}" for name in ("check", "explain", "schema", "audit", "init", "wrap", "unwrap")
+    f"callgate {name}"
+    for name in (
+        *("check", "explain", "schema", "audit", "init", "wrap", "unwrap"),
+        *("calls", "stats", "runs"),
+    )
 )
 MOVES = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "OPENCODE_CONFIG")
 """Variables that lead out of the directory."""

@@ -61,7 +61,8 @@ def test_without_configuration_one_line_says_what_is_enforced_and_one_what_is_tr
 ) -> None:
     done = run(tmp_path, "--", *agent("pass"))
 
-    line, tried = done.stderr.splitlines()[:2]
+    line, tried, *_, last = done.stderr.splitlines()
+    assert "0 calls, 0 refused, 0 would have been refused; see: callgate calls --agent" in last
     assert line.startswith("callgate: agent python")
     assert "timeout 10m, concurrency 64, queue 10000" in line
     assert "guarded would refuse (timeout 15s, concurrency 3, rate 60/minute) is recorded" in tried

@@ -208,9 +208,7 @@ async def test_what_another_launcher_has_paused_is_given_up(launcher: str) -> No
     asked, paused = Remembering(), Paused()
     spec = LaunchSpec("web", ("x",))
     unused = cast("Any", None)
-    supervisor = Supervisor(
-        unused, asked, spec, stderr=unused, secrets=(), history=None, say=unused
-    )
+    supervisor = Supervisor(unused, asked, spec, stderr=unused, secrets=(), say=unused)
     supervisor.use(LaunchSpec("web", ("x",), launcher=launcher), ())
 
     with pytest.raises(LaunchRefused):

@@ -6,11 +6,8 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import sys
-import threading
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -18,9 +15,8 @@ import pytest
 from callgate.gate import stdio
 from callgate.gate.stderr import AgentStderr
 from callgate.gate.stdio import LAST_CALLS_S, Settings, StdioGate
-from callgate.gate.supervisor import MAX_UNWRITTEN, HistoryWriter, Supervisor
+from callgate.gate.supervisor import Supervisor
 from callgate.launcher import LocalLauncher
-from callgate.launcher.history import RunRecord
 from callgate.launcher.protocol import Stopped
 from callgate.model import LaunchSpec, RestartSpec
 from callgate.peers.hub import Hub
@@ -32,14 +28,12 @@ from tests.gate.helpers import (
     FOREVER_S,
     OPEN,
     REFERENCE,
-    RESTARTED,
     Gate,
     agent,
     tool,
     until,
-    words,
 )
-from tests.peers.helpers import Pipe, code_of, initialize, note
+from tests.peers.helpers import Pipe, initialize, note
 from tests.router.helpers import audit_lines
 
 if TYPE_CHECKING:
@@ -51,31 +45,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
 
 SOON_S = 1.5
-"""Well below the two seconds for which a locked history is tried."""
-
-
-def one_death(gate: Gate, number: int) -> float:
-    """Kill the agent with a call in flight; how long it takes until the next is answered."""
-    gate.send(tool(number, "sleep", seconds=60))
-    until(lambda: gate.events("tool.call.").count("admitted") == 2 * number)
-    gate.kill_agent()
-    killed = time.monotonic()
-    assert code_of(gate.answer_to(number)) == "agent.crashed"
-    assert "greeting" in words(gate.ask(tool(f"after {number}", "hello_world")))
-    return time.monotonic() - killed
-
-
-def test_a_locked_history_does_not_hold_up_answers_or_the_next_process(tmp_path: Path) -> None:
-    with Gate(tmp_path, REFERENCE, RESTARTED) as gate:
-        gate.shake_hands()
-        gate.ask(tool(0, "hello_world"))
-        with closing(sqlite3.connect(tmp_path / "state/callgate/runs.sqlite")) as other:
-            until(lambda: other.execute("SELECT count(*) FROM run").fetchone()[0])
-            other.execute("BEGIN EXCLUSIVE")
-            took_s = [one_death(gate, number) for number in (1, 2)]
-            other.execute("ROLLBACK")
-        assert max(took_s) < SOON_S
-        assert gate.ends() == 0
+"""Well below the two seconds for which the agent is asked to end by itself."""
 
 
 def test_the_end_of_stdin_is_seen_though_a_dead_agent_had_not_read(tmp_path: Path) -> None:
@@ -140,7 +110,6 @@ async def test_calls_that_outlive_their_client_end_with_the_time_for_last_calls(
                 launcher,
                 policy.launch_spec("web", REFERENCE),
                 Settings("web", "somebody"),
-                history=None,
                 secrets=(),
                 say=lambda _: None,
             )
@@ -234,36 +203,10 @@ def supervisor_of(router: Router, launcher: Any, restart: RestartSpec) -> tuple[
     given: Launcher = launcher
 
     stderr = AgentStderr(passes=False)
-    supervisor = Supervisor(
-        hub, given, spec, stderr=stderr, secrets=(), history=None, say=lambda _: None
-    )
+    supervisor = Supervisor(hub, given, spec, stderr=stderr, secrets=(), say=lambda _: None)
     gate = router.policy.gate("web")
     peer = McpAgent(hub, gate, Outbox(hub.wire, Pipe()), supervisor.end_process)
     return supervisor, peer
-
-
-class Slow:
-    """A history that somebody else has locked."""
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.written: list[str] = []
-
-    def put(self, record: RunRecord) -> None:
-        assert self.go.wait(20)
-        self.written.append(record.run_id)
-
-
-async def test_a_history_that_stays_locked_keeps_only_the_last_runs_waiting() -> None:
-    history = Slow()
-    writer = HistoryWriter(history)  # type: ignore[arg-type]  # only `put` is used
-    for number in range(MAX_UNWRITTEN * 2):
-        writer.put(RunRecord(str(number), "web", started_ms=0, state="running"))
-
-    history.go.set()
-    await writer.close()
-
-    assert history.written == [str(number) for number in range(MAX_UNWRITTEN, MAX_UNWRITTEN * 2)]
 
 
 async def test_what_ails_a_process_that_is_gone_is_not_held_against_the_next() -> None:

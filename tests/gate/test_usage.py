@@ -98,9 +98,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     router = Router(policy, state_dir=tmp_path, meter_provider=provider, batched=True)
     async with router, LocalLauncher(root=tmp_path / "runs") as launcher:
         settings = Settings("web", "somebody")
-        gate = StdioGate(
-            router, launcher, spec, settings, history=None, secrets=(), say=lambda _: None
-        )
+        gate = StdioGate(router, launcher, spec, settings, secrets=(), say=lambda _: None)
         serving = asyncio.create_task(gate.run(None, from_client, to_client))
         try:
             yield Rig(router, launcher, reader)

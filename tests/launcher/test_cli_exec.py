@@ -16,11 +16,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from callgate.cli import contained
+from callgate.cli import contained, runs
 from callgate.cli import exec as exec_module
 from callgate.cli.terminal import Size, set_window_size
-from callgate.launcher.history import History, default_path
 from callgate.launcher.host import survey
+from callgate.stores.place import state_dir
 from tests.launcher.helpers import NO_BWRAP
 
 if TYPE_CHECKING:
@@ -444,24 +444,22 @@ def test_a_mount_is_read_only_unless_it_is_asked_to_be_writable(shared: Path) ->
     assert (shared / "new").read_text() == "x\n"
 
 
-def test_each_run_is_in_the_history() -> None:
+def test_each_run_is_recorded_and_told_by_runs() -> None:
     run("--level", "privileged", *python("raise SystemExit(3)"))
 
-    history = History(default_path())
-    (record,) = history.recent(10)
-    history.close()
-    assert (record.agent, record.state, record.stop_reason) == ("exec", "crashed", "exited")
-    assert record.exit_code == 3
-    assert record.effective["tree_kill"]["status"] in {"enforced", "degraded"}
+    (told,) = orjson.loads(CliRunner().invoke(runs.app, ["--json"]).stdout)
+    assert (told["agent"], told["state"], told["reason"]) == ("exec", "crashed", "exited")
+    assert told["exit_code"] == 3
 
 
-def test_a_history_that_cannot_be_written_does_not_stop_the_command() -> None:
-    default_path().mkdir(parents=True)
+def test_an_audit_that_cannot_be_written_does_not_stop_the_command() -> None:
+    (state_dir().parent).mkdir(parents=True, exist_ok=True)
+    state_dir().write_text("in the way")
 
     ran = run("--level", "privileged", "--", "echo", "ran")
 
     assert ran.answer["stdout"] == "ran\n"
-    assert "not in the history" in ran.remarks
+    assert "the run is not recorded" in ran.remarks
 
 
 def policy_file(tmp_path: Path, text: str) -> Path:
