@@ -571,6 +571,6 @@ async def test_a_run_says_what_holds(launcher: LocalLauncher) -> None:
     absent = {name for name, effect in started.effective.items() if effect.status == "absent"}
     assert held == {
         *("tree_kill", "namespaces", "network", "filesystem", "seccomp", "landlock", "uid_drop"),
-        *("memory", "cpu", "pids", "disk", "environment"),
+        *("memory", "cpu", "pids", "disk", "environment", "open_files"),
     }
     assert {started.effective[name].reason for name in absent} == {"not asked for"}

@@ -315,11 +315,11 @@ def test_for_run_what_the_gate_and_the_launcher_enforce_is_enforced(tmp_path: Pa
     assert {row.key for row in found.values() if row.enforced == "absent"} == set()
 
 
-def test_for_run_what_nothing_enforces_is_absent_all_the_same() -> None:
+def test_for_run_what_the_launcher_holds_is_enforced_and_a_shadowed_gate_key_is_off() -> None:
     text = (
         "agents: {web: {containment: {io_read: 1Mi}, max_frame_bytes: {limit: 1Mi, mode: shadow}}}"
     )
     found = rows(Policy.parse(text, purpose=RUN))
 
-    assert found["containment.io_read"].enforced == "absent"
+    assert found["containment.io_read"].enforced == "enforced"
     assert found["max_frame_bytes"].enforced == "off"
