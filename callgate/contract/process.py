@@ -105,7 +105,7 @@ class AgentProcess(Generic[MessageT]):
         except TimeoutError:
             raise CheckFailed("the agent does not read its input") from None
         except ConnectionError:
-            raise CheckFailed("the agent closed the connection") from None
+            raise CheckFailed(f"no answer {await self._how_it_ended()}") from None
 
     async def next(self, timeout_s: float) -> MessageT | None:
         """The next message; None if the time is over or the agent has closed its side."""
@@ -139,16 +139,21 @@ class AgentProcess(Generic[MessageT]):
             before.append(message)
             if len(before) > MAX_INBOX:
                 raise CheckFailed(f"no {what} among {MAX_INBOX} messages")
-        why = await self._how_it_ended() if self._ended else f"within {timeout_s:g} s"
-        if self.noise:
-            why += f"; {self.noise} of its frames are no messages"
-        raise CheckFailed(f"no {what} {why}")
+        why = f"within {timeout_s:g} s{self._noise()}"
+        raise CheckFailed(f"no {what} {await self._how_it_ended() if self._ended else why}")
+
+    def _noise(self) -> str:
+        return f"; {self.noise} of its frames are no messages" if self.noise else ""
 
     async def _how_it_ended(self) -> str:
+        why = "before it closed its side"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                return f"before it ended with exit code {await self._process.wait()}"
-        return "before it closed its side"
+                why = f"before it ended with exit code {await self._process.wait()}"
+                while not self._ended:  # what it has printed is read to the end
+                    self._news.clear()
+                    await self._news.wait()
+        return why + self._noise()
 
     async def wait_end(self, timeout_s: float) -> bool:
         """Whether the agent closes its side, or exits, in time."""

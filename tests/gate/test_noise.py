@@ -86,7 +86,8 @@ def test_a_noisy_agent_hurts_no_call(tmp_path: Path) -> None:
 
 
 def test_a_noisy_client_hurts_no_call(tmp_path: Path) -> None:
-    with Gate(tmp_path, REFERENCE) as gate:
+    policy = OPEN.replace("web: {}", "web: {max_frame_bytes: 4MiB}")
+    with Gate(tmp_path, REFERENCE, policy) as gate:
         gate.shake_hands()
 
         gate.send(b"noise\n\xff\xff\n[]\n", b'{"jsonrpc":"2.0","id":"x",\n')

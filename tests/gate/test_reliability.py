@@ -95,7 +95,7 @@ class Killer:
 
 
 def test_the_agent_is_killed_and_every_caller_is_answered_once(tmp_path: Path) -> None:
-    policy = RESTARTED.replace("concurrency: 200", f"concurrency: {SLOTS}")
+    policy = RESTARTED.replace("concurrency: 200", f"concurrency: {SLOTS}, queue: 0")
     with Gate(tmp_path, command(), policy) as gate:
         gate.shake_hands()
         killer = Killer(gate)
