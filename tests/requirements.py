@@ -1822,10 +1822,15 @@ LAUNCHER: Final = (
     ),
     Requirement(
         "exec.answer",
-        "`exec` prints what came of one contained command, with error classes and exit codes",
+        "`exec` passes output and exit code of one contained command through, says in one line "
+        "how it ended, and tells all of it as JSON",
         ("launcher: doctor and exec", "design: Command line"),
         (
             "tests/launcher/test_cli_exec.py::test_a_command_that_ends_well_is_exit_0",
+            "tests/launcher/test_cli_exec.py::test_output_and_exit_code_pass_through_as_if_nothing_stood_between",
+            "tests/launcher/test_cli_exec.py::test_a_large_output_passes_whole_and_a_cap_cuts_it",
+            "tests/launcher/test_cli_exec.py::test_a_command_that_is_not_there_is_127",
+            "tests/launcher/test_cli_exec.py::test_a_command_that_cannot_be_executed_is_126",
             "tests/launcher/test_cli_exec.py::test_a_memory_hog_is_ended_with_limit_exceeded",
             "tests/launcher/test_cli_exec.py::test_what_takes_longer_than_its_timeout_is_exit_124",
             "tests/launcher/test_cli_exec.py::test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs",
