@@ -1953,6 +1953,22 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "cli.style",
+        "one style of help, a first screen with the three things to do, completion for three "
+        "shells, and errors that name the next step",
+        ("design: Command line",),
+        (
+            "tests/cli/test_style.py::test_alone_it_says_the_three_things_to_do",
+            "tests/cli/test_style.py::test_the_version_is_the_packages",
+            "tests/cli/test_style.py::test_each_help_is_in_one_style_and_nothing_is_cut",
+            "tests/cli/test_style.py::test_help_is_a_word_a_letter_and_an_option_and_all_are_equal",
+            "tests/cli/test_style.py::test_help_imports_no_command_and_not_rich",
+            "tests/cli/test_style.py::test_a_shell_is_told_how_to_complete",
+            "tests/cli/test_style.py::test_commands_and_options_are_completed",
+            "tests/cli/test_style.py::test_an_error_names_the_next_step",
+        ),
+    ),
+    Requirement(
         "cli.text",
         "text of others reaches a terminal or a log only as printable characters in one line",
         ("design: Errors",),

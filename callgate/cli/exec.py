@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from callgate.cli.contained import Answer, Output
 
-app = typer.Typer(name="exec", add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="exec", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 _MAX_DIGITS = len(str(units.MAX_COUNT))
 AGENT = "exec"
@@ -117,7 +119,7 @@ def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-Command = Annotated[list[str], typer.Argument(metavar="CMD…", help="What to run.")]
+Command = Annotated[list[str], typer.Argument(metavar="CMD", help="What to run.")]
 LevelName = Annotated[
     Level | None,
     typer.Option(metavar="L", help="strict, standard (default), network or privileged."),
