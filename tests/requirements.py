@@ -1953,6 +1953,15 @@ GATE: Final = (
         ),
     ),
     Requirement(
+        "package.versions",
+        "a mount whose runtime is not there, or too old, names both versions",
+        ("design: Command line",),
+        (
+            "tests/mounts/test_missing.py::test_a_runtime_that_is_not_there_is_named_with_the_version_that_it_takes",
+            "tests/mounts/test_missing.py::test_a_runtime_that_is_too_old_is_told_both_versions",
+        ),
+    ),
+    Requirement(
         "cli.style",
         "one style of help, a first screen with the three things to do, completion for three "
         "shells, and errors that name the next step",
