@@ -723,11 +723,11 @@ def test_a_number_that_is_too_large_is_told_by_its_bounds() -> None:
 def test_each_limit_of_a_process_has_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     specs: list[LaunchSpec] = []
 
-    def answer(spec: LaunchSpec) -> int:
+    def answer(spec: LaunchSpec, *_: object) -> int:
         specs.append(spec)
         return 0
 
-    monkeypatch.setattr(exec_module, "_answer", answer)
+    monkeypatch.setattr(exec_module, "_start", answer)
     options = {
         "--connections": "20",
         "--address-space": "4Gi",
