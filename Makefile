@@ -8,7 +8,7 @@ READY_BENCH := .venv/.ready-bench
 REQUIRED := pyproject.toml constraints.txt
 INSTALL := $(PYTHON) .ci/install.py
 
-.PHONY: demo test check bench compat debian fuzz reliability clean
+.PHONY: demo test check package bench compat debian fuzz reliability clean
 
 demo: $(CORE)
 	@$(BIN)/callgate demo
@@ -22,6 +22,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/test_layering.py
+
+# The wheel, the sdist and an SBOM in dist, each tried in an environment of its own.
+package:
+	$(PYTHON) .ci/package.py
 
 bench: $(READY_BENCH)
 	$(BIN)/python -m benchmarks $(ARGS)

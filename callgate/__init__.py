@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from callgate.errors import (
         AuditUnavailable,
         CallCanceled,
@@ -49,6 +51,7 @@ __all__ = [
     "RateLimited",
     "Router",
     "ToolCall",
+    "__version__",
     "guarded",
 ]
 
@@ -63,8 +66,20 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_ELSEWHERE.get(name, "callgate.errors")), name)
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    """Return the installed version. The lookup takes milliseconds: only who asks waits."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("callgate")
+    except PackageNotFoundError:  # run from a checkout
+        return "0+unknown"

@@ -1822,10 +1822,15 @@ LAUNCHER: Final = (
     ),
     Requirement(
         "exec.answer",
-        "`exec` prints what came of one contained command, with error classes and exit codes",
+        "`exec` passes output and exit code of one contained command through, says in one line "
+        "how it ended, and tells all of it as JSON",
         ("launcher: doctor and exec", "design: Command line"),
         (
             "tests/launcher/test_cli_exec.py::test_a_command_that_ends_well_is_exit_0",
+            "tests/launcher/test_cli_exec.py::test_output_and_exit_code_pass_through_as_if_nothing_stood_between",
+            "tests/launcher/test_cli_exec.py::test_a_large_output_passes_whole_and_a_cap_cuts_it",
+            "tests/launcher/test_cli_exec.py::test_a_command_that_is_not_there_is_127",
+            "tests/launcher/test_cli_exec.py::test_a_command_that_cannot_be_executed_is_126",
             "tests/launcher/test_cli_exec.py::test_a_memory_hog_is_ended_with_limit_exceeded",
             "tests/launcher/test_cli_exec.py::test_what_takes_longer_than_its_timeout_is_exit_124",
             "tests/launcher/test_cli_exec.py::test_what_the_host_cannot_enforce_is_exit_125_and_nothing_runs",
@@ -1945,6 +1950,31 @@ GATE: Final = (
         (
             "tests/cli/test_interrupt.py::test_an_interrupt_at_any_moment_of_the_start_is_130_and_no_traceback",
             "tests/cli/test_interrupt.py::test_a_start_that_ignores_interrupts_goes_on_ignoring_them",
+        ),
+    ),
+    Requirement(
+        "package.versions",
+        "a mount whose runtime is not there, or too old, names both versions",
+        ("design: Command line",),
+        (
+            "tests/mounts/test_missing.py::test_a_runtime_that_is_not_there_is_named_with_the_version_that_it_takes",
+            "tests/mounts/test_missing.py::test_a_runtime_that_is_too_old_is_told_both_versions",
+        ),
+    ),
+    Requirement(
+        "cli.style",
+        "one style of help, a first screen with the three things to do, completion for three "
+        "shells, and errors that name the next step",
+        ("design: Command line",),
+        (
+            "tests/cli/test_style.py::test_alone_it_says_the_three_things_to_do",
+            "tests/cli/test_style.py::test_the_version_is_the_packages",
+            "tests/cli/test_style.py::test_each_help_is_in_one_style_and_nothing_is_cut",
+            "tests/cli/test_style.py::test_help_is_a_word_a_letter_and_an_option_and_all_are_equal",
+            "tests/cli/test_style.py::test_help_imports_no_command_and_not_rich",
+            "tests/cli/test_style.py::test_a_shell_is_told_how_to_complete",
+            "tests/cli/test_style.py::test_commands_and_options_are_completed",
+            "tests/cli/test_style.py::test_an_error_names_the_next_step",
         ),
     ),
     Requirement(

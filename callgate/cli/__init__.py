@@ -28,7 +28,20 @@ def main() -> None:
         # While modules are imported: nothing is there yet that would have to be ended, and a
         # KeyboardInterrupt out of an import is a traceback, or is lost in a callback.
         signal.signal(signal.SIGINT, _quit)
-    if sys.argv[1:2] == ["run"]:  # before typer: an agent's start must not wait for it
+    if "_CALLGATE_COMPLETE" not in os.environ:  # else a shell asks what could follow
+        from callgate.cli.first_screen import FIRST_SCREEN, VERSION, with_help  # noqa: PLC0415
+
+        sys.argv[1:] = with_help(sys.argv[1:])
+        if not sys.argv[1:]:
+            sys.stdout.write(FIRST_SCREEN)
+            return
+        if sys.argv[1] in VERSION:
+            from callgate import __version__  # noqa: PLC0415
+
+            sys.stdout.write(f"callgate {__version__}\n")
+            return
+    if sys.argv[1:2] == ["run"] and sys.argv[2:3] not in (["-h"], ["--help"]):
+        # Before typer: an agent's start must not wait for it.
         # What is imported stays; looking through it for garbage is a tenth of the start.
         # `run` turns it on again when the gate is built.
         gc.disable()
@@ -40,7 +53,7 @@ def main() -> None:
     try:
         if python_handles:  # from here on a command may have started something
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        app()
+        app(prog_name="callgate")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -28,7 +28,7 @@ LAZY = {
     "contract": ("callgate.cli.contract", "Try an agent against the protocol's contract."),
     "demo": ("callgate.cli.demo.show", "Watch a rogue agent behind the gate."),
     "doctor": ("callgate.cli.doctor", "Prove by doing what this host can enforce."),
-    "exec": ("callgate.cli.exec", "Run one contained command and print what became of it."),
+    "exec": ("callgate.cli.exec", "Run one command in containment, as timeout and docker run do."),
     "init": ("callgate.cli.setup:init", "Put the gate before the servers of your MCP clients."),
     "runs": ("callgate.cli.runs", "Show the last runs of agents and how each ended."),
     "stats": ("callgate.cli.stats", "Show what calls, refusals and durations add up to."),
@@ -82,15 +82,32 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted({*super().list_commands(ctx), *LAZY})
 
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """List the commands without importing them."""
+        lines = {name: text for name, (_, text) in LAZY.items()}
+        lines |= {name: command.help or "" for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lines[name].split("\n\n")[0]) for name in sorted(lines)])
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in LAZY:
-            return super().get_command(ctx, cmd_name)
+            return _without_types(super().get_command(ctx, cmd_name))
         place, help_text = LAZY[cmd_name]
         module, _, name = place.partition(":")
         command = typer.main.get_command(getattr(import_module(module), name or "app"))
         command.name = cmd_name
         command.help = command.help or help_text
-        return command
+        return _without_types(command)
+
+
+def _without_types(command: Any) -> Any:
+    """Let a command's help name an argument without the type that Python knows it by."""
+    for parameter in [] if command is None else command.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None  # noqa: ARG005  # typer names it
+    for each in getattr(command, "commands", {}).values():
+        _without_types(each)
+    return command
 
 
 app = typer.Typer(
@@ -98,6 +115,8 @@ app = typer.Typer(
     help="The tool-call gate for agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes cut what does not fit, and rich takes 0.2 s
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 PolicyPath = Annotated[Path, typer.Argument(metavar="F", help="A policy file.")]
@@ -110,33 +129,22 @@ ForWhom = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
-def _version(value: bool) -> None:  # noqa: FBT001  # typer's callback
-    if value:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("callgate")
-        except PackageNotFoundError:  # run from a checkout
-            number = "(not installed)"
-        typer.echo(f"callgate {number}")
-        raise typer.Exit
-
-
 @app.callback()
 def root(
     *,
     _show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", "-V", help="Print the version and exit.")
     ] = False,
 ) -> None:
     """The tool-call gate for agents."""
+    # `callgate.cli.main` prints the version: what takes no typer waits for none.
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="CMD…", help="The MCP server, after `--`.")
+        list[str] | None,
+        typer.Argument(metavar="CMD", help="The server's command, after `--`."),
     ] = None,
     *,
     policy: Annotated[Path | None, typer.Option(metavar="F", help="A policy file.")] = None,
@@ -176,9 +184,11 @@ def check(file: PolicyPath, *, for_whom: ForWhom = For.RUN, as_json: AsJson = Fa
 def explain(
     file: PolicyPath,
     *,
-    agent: Annotated[str, typer.Option(help="The agent's name.")],
-    tool: Annotated[str | None, typer.Option(help="The tool's name.")] = None,
-    caller: Annotated[str | None, typer.Option(help="Who asks; else any unnamed caller.")] = None,
+    agent: Annotated[str, typer.Option(metavar="A", help="The agent's name.")],
+    tool: Annotated[str | None, typer.Option(metavar="T", help="The tool's name.")] = None,
+    caller: Annotated[
+        str | None, typer.Option(metavar="C", help="Who asks; else any unnamed caller.")
+    ] = None,
     unlisted: Annotated[
         bool, typer.Option("--unlisted", help="For a tool that the agent itself does not list.")
     ] = False,
@@ -198,13 +208,17 @@ def explain(
         from callgate.cli.explain_plan import show_plan
 
         raise typer.Exit(show_plan(policy, agent, as_json=as_json))
-    if agent not in policy.agents:
-        say.remark(f"{quoted(str(file))}: names no agent {agent!r}; it gets the defaults")
+    known = agent in policy.agents
+    if not known:
+        names = ", ".join(map(quoted, sorted(policy.agents))) or "none"
+        say.remark(
+            f"{quoted(str(file))}: names no agent {agent!r}, only: {names}; it gets the defaults"
+        )
     say.remark(f"{quoted(str(file))}: {output.verdict(policy)}")
     listed = policy.explain(agent, tool, caller)
     if tool is None:
         output.explained(listed, as_json=as_json)
-        return
+        raise typer.Exit(0 if known else NO)
     key = policy.tool_key(agent, tool)
     other = policy.explain(agent, key, caller)
     output.explained(other if unlisted else listed, as_json=as_json)
@@ -213,6 +227,7 @@ def explain(
             f"{quoted(str(file))}: this is for a tool that the agent lists; one that it does not "
             f"list is under {key!r} alone: add --unlisted"
         )
+    raise typer.Exit(0 if known else NO)
 
 
 @app.command()

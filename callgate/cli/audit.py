@@ -19,7 +19,7 @@ from callgate.audit.verify import Report, WriterReport, load_anchors, verify
 from callgate.cli import say
 from callgate.text import quoted
 
-app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False)
+app = typer.Typer(name="audit", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 _STYLES = {"live": "cyan", "closed": "green", "crashed": "yellow"}
 _PROGRESS_FROM_BYTES = 32 * 1024 * 1024
@@ -38,16 +38,23 @@ def verify_command(
     ],
     anchor: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Compare with checkpoints kept elsewhere."),
+        typer.Option(
+            metavar="F",
+            exists=True,
+            dir_okay=False,
+            help="Compare with checkpoints kept elsewhere.",
+        ),
     ] = None,
     write_anchor: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Write checkpoints to this file, unless tampered."),
+        typer.Option(
+            metavar="F", dir_okay=False, help="Write checkpoints to this file, unless tampered."
+        ),
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Check every line of every writer: 0 all is well, 1 something is wrong."""
+    """Check every line of every writer; exit 1 if something is wrong."""
     try:
         anchors = load_anchors(anchor.read_bytes()) if anchor else None
     except (OSError, msgspec.DecodeError) as error:

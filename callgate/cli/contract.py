@@ -16,7 +16,7 @@ from callgate.contract import CheckResult, Tools, run_contract
 from callgate.contract.results import Times, ToolUse, UnknownCheck
 from callgate.text import quoted
 
-app = typer.Typer(name="contract")
+app = typer.Typer(name="contract", add_completion=False, rich_markup_mode=None)
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 _NAME_WIDTH = 40
@@ -49,7 +49,7 @@ InvalidTool = Annotated[str | None, _tool_option("One that refuses these argumen
 
 @app.command("contract", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)
 def contract(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The agent's command.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD", help="The agent's command.")],
     *,
     protocol: Annotated[ProtocolName, typer.Option(help="What it speaks.")] = ProtocolName.MCP,
     call: CallTool = None,
@@ -59,7 +59,9 @@ def contract(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Make this check; may be repeated.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for an answer; the first has 30.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds for an answer; the first has 30.")
+    ] = 10.0,
     agent_stderr: Annotated[
         AgentStderr, typer.Option(help="Show what the agent writes to stderr?")
     ] = AgentStderr.DROP,

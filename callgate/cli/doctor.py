@@ -22,7 +22,9 @@ from callgate.text import quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-app = typer.Typer(name="doctor", add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="doctor", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 NEEDED = "level standard"
 _COLUMNS = ("feature", "status", "why", "fix")
@@ -40,11 +42,20 @@ def doctor(
         answer = {"ok": ok, "findings": findings}
         say.print_json(answer)
     else:
-        rows = [(each.feature, each.status, each.why, each.fix) for each in findings]
-        table.show(_COLUMNS, rows, colours=_COLOURS)
         can = "can" if ok else "cannot"
         say.answer(f"agents {can} be contained at level standard here")
+        if not ok:
+            say.answer(f"first: {_first_fix(findings)}")
+        say.answer("")
+        rows = [(each.feature, each.status, each.why, each.fix) for each in findings]
+        table.show(_COLUMNS, rows, colours=_COLOURS)
     raise typer.Exit(0 if ok else 1)
+
+
+def _first_fix(findings: list[Finding]) -> str:
+    """Return what to do next: the fixes stand in the order in which they build on each other."""
+    fixes = (each.fix for each in findings if each.status == "absent" and each.fix)
+    return next(fixes, "see the reasons below")
 
 
 def _find() -> list[Finding]:

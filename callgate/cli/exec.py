@@ -1,7 +1,8 @@
-"""`callgate exec`: one contained command, and an answer in JSON.
+"""`callgate exec`: one contained command, as `timeout` and `docker run` start one.
 
-Exit codes: 0 the command ended with 0, 1 it failed or a limit ended it (the JSON says which),
-2 usage, 124 timeout, 125 containment refused and nothing ran, 130 interrupted.
+Output and exit code are the command's own. Else: 2 usage, 124 its time was over, 125 containment
+refused and nothing ran, 126 it cannot be executed, 127 it is not there, 128+N signal N ended it,
+130 interrupted, 137 killed by a limit. `--json` prints one answer instead of the output.
 """
 # ruff: noqa: PLC0415
 
@@ -25,10 +26,13 @@ from callgate.text import quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from callgate.cli.contained import Answer
+    from callgate.cli.contained import Answer, Output
 
-app = typer.Typer(name="exec", add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="exec", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
+_MAX_DIGITS = len(str(units.MAX_COUNT))
 AGENT = "exec"
 """Whose runs these are, in the audit and in messages."""
 
@@ -43,8 +47,9 @@ class Level(StrEnum):
 
 
 def _count(text: object) -> int:
-    if isinstance(text, str) and text.isdigit() and 0 < int(text) <= units.MAX_COUNT:
-        return int(text)
+    digits = text if isinstance(text, str) and text.isascii() and text.isdigit() else "0"
+    if len(digits) <= _MAX_DIGITS and 0 < int(digits) <= units.MAX_COUNT:
+        return int(digits)
     raise UnitError(f"a whole number from 1 to {units.MAX_COUNT:,}")
 
 
@@ -106,7 +111,7 @@ def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
     first, level, *others, _ = signature.parameters.values()
     limits = []
     for name, limit in _LIMITS.items():
-        text = f"{limit.help}; {limit.default}." if limit.default else f"{limit.help}."
+        text = f"{limit.help} (default {limit.default})." if limit.default else f"{limit.help}."
         option = typer.Option(metavar=limit.metavar, help=text, show_default=False)
         annotation = Annotated[str | None, option]
         limits.append(level.replace(name=name, default=None, annotation=annotation))
@@ -114,7 +119,7 @@ def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-Command = Annotated[list[str], typer.Argument(metavar="CMD…", help="What to run.")]
+Command = Annotated[list[str], typer.Argument(metavar="CMD", help="What to run.")]
 LevelName = Annotated[
     Level | None,
     typer.Option(metavar="L", help="strict, standard (default), network or privileged."),
@@ -135,7 +140,13 @@ LauncherName = Annotated[str | None, typer.Option(metavar="NAME", help="A plugin
 Degraded = Annotated[
     bool, typer.Option("--allow-degraded", help="Run even where not all can be enforced.")
 ]
-Tty = Annotated[bool, typer.Option("--tty", help="Give it this terminal; prints no JSON.")]
+Tty = Annotated[bool, typer.Option("--tty", help="Give it this terminal; no default time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON answer, output included.")]
+MaxOutput = Annotated[
+    str | None,
+    typer.Option(metavar="M", help="Show at most this much (default unlimited; 1Mi with --json)."),
+]
+MaxCommand = Annotated[str, typer.Option(metavar="M", help="Refuse a command line that is longer.")]
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -151,12 +162,22 @@ def exec_command(
     launcher: LauncherName = None,
     allow_degraded: Degraded = False,
     tty: Tty = False,
+    max_stdout: MaxOutput = None,
+    max_stderr: MaxOutput = None,
+    max_command: MaxCommand = "64Ki",
+    as_json: AsJson = False,
     **limits: str | None,
 ) -> None:
-    """Run one command in containment and print what came of it as JSON.
+    """Run one command in containment; its output and exit code are its own.
 
-    Any limit can be `unlimited`. Standard input is handed on unless it is a terminal.
+    Any limit can be `unlimited`. Standard input is handed on unless it is a terminal. If a limit
+    ends the command, one line on stderr says which. Exit codes: 124 timeout, 125 containment
+    refused, 126 not executable, 127 not found, 137 killed.
     """
+    if tty and as_json:
+        raise typer.BadParameter("a terminal's output is not kept", param_hint="--tty --json")
+    most = _max_output(max_stdout, max_stderr, as_json=as_json)
+    max_command_bytes = _bytes("--max-command", max_command)
     base = _defaults(command) if policy is None else _from_policy(policy, agent, command)
     spec = _narrowed(base, limits)
     if tty and "timeout" in spec.assumed:
@@ -177,7 +198,7 @@ def exec_command(
     exposed = find_exposed_mount(spec)
     if exposed is not None:
         raise typer.BadParameter(exposed, param_hint="--mount")
-    raise typer.Exit(_interactive(spec) if tty else _answer(spec))
+    raise typer.Exit(_start(spec, most, max_command_bytes))
 
 
 def _defaults(command: list[str]) -> LaunchSpec:
@@ -236,16 +257,36 @@ def _members(written: dict[str, str]) -> dict[str, int | None]:
 
 
 def _read(name: str, text: str) -> int | None:
+    limit = _LIMITS[name]
+    return _value(f"--{name.replace('_', '-')}", text, limit.read, bare=limit.bare)
+
+
+def _bytes(option: str, text: str) -> int | None:
+    return _value(option, text, units.size_bytes, bare=True)
+
+
+def _value(option: str, text: str, read: Callable[[object], int], *, bare: bool) -> int | None:
+    """Return the value of an option, None for `unlimited`; else a usage error."""
     if text == UNLIMITED:
         return None
     try:
-        limit = _LIMITS[name]
-        return limit.read(int(text) if text.isdigit() and limit.bare else text)
+        return read(int(text) if bare and text.isascii() and text.isdigit() else text)
     except UnitError as error:
         hint = "" if error.suggestion is None else f"; {error.suggestion}?"
-        option = f"--{name.replace('_', '-')}"
         message = f"{text!r} is not {error.expected}, or {UNLIMITED}{hint}"
         raise typer.BadParameter(message, param_hint=option) from None
+
+
+def _max_output(stdout: str | None, stderr: str | None, *, as_json: bool) -> Output:
+    """What is kept for JSON is bounded unless somebody says otherwise; what passes is not."""
+    from callgate.cli.contained import Output
+
+    usual = "1Mi" if as_json else UNLIMITED
+    return Output(
+        as_json,
+        _bytes("--max-stdout", stdout or usual),
+        _bytes("--max-stderr", stderr or usual),
+    )
 
 
 def _mount(text: str) -> MountSpec:
@@ -258,26 +299,27 @@ def _mount(text: str) -> MountSpec:
     return MountSpec(str(resolved), read_only=mode == "ro")
 
 
-def _answer(spec: LaunchSpec) -> int:
-    """Run it, print the answer, give our exit code."""
+def _start(spec: LaunchSpec, output: Output, max_command_bytes: int | None) -> int:
+    """Run the command, say how it ended, return our exit code."""
     from callgate.cli import contained
 
-    if contained.too_long(spec.command):
-        answer = contained.Answer(None, error_class="LIMIT_EXCEEDED")
-        say.remark(f"callgate: the command is over {contained.MAX_COMMAND_BYTES} bytes")
+    too_long = max_command_bytes is not None and contained.size_of(spec.command) > max_command_bytes
+    if too_long:
+        answer = contained.TOO_LONG
+        say.remark(
+            f"callgate: the command is over {max_command_bytes} bytes; raise it with --max-command"
+        )
+    elif spec.terminal:
+        answer = _run(contained.interact(spec))
     else:
-        answer = _run(contained.execute(spec))
-    say.print_json(answer)
-    return answer.status()
-
-
-def _interactive(spec: LaunchSpec) -> int:
-    from callgate.cli import contained
-
-    answer = _run(contained.interact(spec))
-    if answer.stop_reason != "exited":
-        say.remark(f"callgate: ended by {answer.stop_reason}")
-    return answer.status()
+        answer = _run(contained.execute(spec, output))
+    if output.keep:
+        say.print_json(answer)
+    else:
+        for name, cut in msgspec.structs.asdict(answer.truncated).items():
+            if cut:
+                say.remark(f"callgate: {name} was cut; raise it with --max-{name}")
+    return answer.status
 
 
 def _run(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -91,8 +91,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="callgate run",
         usage="callgate run [--policy F] [--agent ID] [--caller ID] [--agent-stderr pass] "
-        "[--launcher NAME] -- CMD…",
-        description="Put the gate in front of one MCP server, in the place of its command.",
+        "[--launcher NAME] -- CMD",
+        add_help=False,  # `callgate run --help` is typer's, as every other
     )
     parser.add_argument("--policy", type=Path, metavar="F", help="a policy file")
     parser.add_argument("--agent", metavar="ID", help="the agent's name in the policy")
@@ -102,14 +102,19 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--launcher", metavar="NAME", help="a plugin that starts the agent")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
+    parser.add_argument("-h", "--help", action="store_true")
     options = parser.parse_args(arguments)
+    if options.help:
+        from callgate.cli.app import app
+
+        app(["run", "--help"], prog_name="callgate")
     if options.command[:1] == ["--"]:
         del options.command[0]
     for option, name in (("--agent", options.agent), ("--caller", options.caller)):
         if name is not None and quoted(name) != name:
             parser.error(f"{option}: {quoted(name)}: a name has printable characters only")
     if not options.command and options.policy is None:
-        parser.error("say which command to run: callgate run -- CMD…")
+        parser.error("say which command to run: callgate run -- CMD")
     return options
 
 

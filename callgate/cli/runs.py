@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from callgate.past.reading import PastLog
     from callgate.past.runs import RunRow
 
-app = typer.Typer(name="runs", add_completion=False)
+app = typer.Typer(name="runs", add_completion=False, rich_markup_mode=None)
 
 _COLUMNS = (
     *("started", "agent", "state", "reason", "lasted", "exit"),

@@ -12,9 +12,15 @@ from typing import Annotated
 
 import typer
 
-init = typer.Typer(name="init", add_completion=False, pretty_exceptions_enable=False)
-wrap = typer.Typer(name="wrap", add_completion=False, pretty_exceptions_enable=False)
-unwrap = typer.Typer(name="unwrap", add_completion=False, pretty_exceptions_enable=False)
+init = typer.Typer(
+    name="init", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+wrap = typer.Typer(
+    name="wrap", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+unwrap = typer.Typer(
+    name="unwrap", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Change without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")]

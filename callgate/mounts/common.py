@@ -22,6 +22,7 @@ from asyncio import get_running_loop
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, requires, version
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,10 +68,24 @@ class Unreachable(Exception):
 
 
 def missing_extra(mount: str, package: str, extra: str) -> ImportError:
-    """Make the error to raise when the runtime of a mount is not installed."""
-    return ImportError(
-        f"{mount} needs {package}, which is not installed: pip install 'callgate[{extra}]'"
-    )
+    """Make the error to raise when the runtime of a mount cannot be imported, or is too old."""
+    install = f"pip install --upgrade 'callgate[{extra}]'"
+    wanted = _wanted(package, extra)
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        return ImportError(f"{mount} needs {wanted}, which is not installed: {install}")
+    return ImportError(f"{mount} needs {wanted}; {package} {found} is installed: {install}")
+
+
+def _wanted(package: str, extra: str) -> str:
+    """Return the requirement as callgate's own metadata has it."""
+    with suppress(PackageNotFoundError):
+        for line in requires("callgate") or ():
+            requirement, _, marker = line.partition(";")
+            if requirement.startswith(package) and f"'{extra}'" in marker.replace('"', "'"):
+                return requirement.strip()
+    return package
 
 
 def user_id(context: Any) -> str | None:

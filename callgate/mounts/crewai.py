@@ -45,7 +45,7 @@ try:
     _aborted: Any = import_module("crewai.hooks.dispatch").HookAborted
     _failure: Any = import_module("crewai.tools.tool_failure").ToolFailure
 except ImportError as error:
-    raise missing_extra(__name__, "crewai 1.15", "crewai") from error
+    raise missing_extra(__name__, "crewai", "crewai") from error
 
 _BLOCKED = "Tool execution blocked by hook."
 _FAILED = ("Error executing tool", "I encountered an error while trying to use the tool.")

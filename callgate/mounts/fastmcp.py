@@ -38,7 +38,7 @@ try:
 
     from callgate.mounts.mcp_sdk import authenticated
 except ImportError as error:
-    raise missing_extra(__name__, "fastmcp 4", "fastmcp") from error
+    raise missing_extra(__name__, "fastmcp", "fastmcp") from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 try:
     _plugin: Any = import_module("google.adk.plugins.base_plugin").BasePlugin
 except ImportError as error:
-    raise missing_extra(__name__, "google-adk 2", "google-adk") from error
+    raise missing_extra(__name__, "google-adk", "google-adk") from error
 
 
 def user_caller(context: Any) -> str | None:

@@ -36,7 +36,7 @@ try:
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command, TracePolicy
 except ImportError as error:
-    raise missing_extra(__name__, "langchain 1", "langchain") from error
+    raise missing_extra(__name__, "langchain", "langchain") from error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -31,7 +31,7 @@ try:
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 except ImportError as error:
-    raise missing_extra(__name__, "mcp 2", "mcp") from error
+    raise missing_extra(__name__, "mcp", "mcp") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -40,7 +40,7 @@ try:
     _authenticated: Any = import_module("mcp.server.auth.middleware.bearer_auth").AuthenticatedUser
     _access_token: Any = import_module("mcp.server.auth.middleware.auth_context").get_access_token
 except (ImportError, AttributeError) as error:
-    raise missing_extra(__name__, "mcp 1", "mcp-v1") from error
+    raise missing_extra(__name__, "mcp", "mcp-v1") from error
 
 
 def token_caller(context: Any) -> str | None:

@@ -31,7 +31,7 @@ try:
     from pydantic_ai.tools import AgentDepsT
     from pydantic_ai.toolsets import WrapperToolset
 except ImportError as error:
-    raise missing_extra(__name__, "pydantic-ai-slim 2", "pydantic-ai") from error
+    raise missing_extra(__name__, "pydantic-ai-slim", "pydantic-ai") from error
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext, ToolDefinition

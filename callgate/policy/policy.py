@@ -199,7 +199,7 @@ class Policy:
             data = read_user_file(place, MAX_SOURCE_BYTES, pipe=former is None)
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL
             found = getattr(error, "strerror", None) or "an unreadable file"
-            problem = Problem("", 1, 1, found, "a policy file that can be read")
+            problem = Problem("", 1, 1, found[0].lower() + found[1:], "a policy file")
             raise PolicyError([problem], source=str(place)) from None
         text = decode(data)
         if isinstance(text, Problem):

@@ -35,7 +35,9 @@ Answers go to stdout, remarks to stderr. `--json` prints JSON for scripts. Every
 | 2 | the command line cannot be used as it is written |
 | 124 | `exec`: its time ran out |
 | 125 | the containment that was asked for cannot be had here |
+| 126, 127 | `exec`: the command cannot be executed, is not there |
 | 130 | it was interrupted |
+| 137 | `exec`: a limit ended the command |
 """
 _TYPERS_OWN = frozenset({"help", "install_completion", "show_completion"})
 """On every command, or about the shell; the head of the page has them."""

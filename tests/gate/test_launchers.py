@@ -222,7 +222,9 @@ async def test_what_another_launcher_has_paused_is_given_up(launcher: str) -> No
 def test_exec_runs_a_command_with_the_launcher_that_is_named(
     tmp_path: Path, plugins: dict[str, str]
 ) -> None:
-    done = callgate(tmp_path, plugins, "exec", "--launcher", "docker", "--", "echo", "hello")
+    done = callgate(
+        tmp_path, plugins, "exec", "--json", "--launcher", "docker", "--", "echo", "hello"
+    )
 
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["stdout"]) == (0, "hello\n")
@@ -246,7 +248,9 @@ def test_exec_takes_the_launcher_from_a_policy(tmp_path: Path, plugins: dict[str
 def test_exec_with_a_launcher_that_nobody_has_is_125(
     tmp_path: Path, plugins: dict[str, str]
 ) -> None:
-    done = callgate(tmp_path, plugins, "exec", "--launcher", "dockr", "--", "echo", "hello")
+    done = callgate(
+        tmp_path, plugins, "exec", "--json", "--launcher", "dockr", "--", "echo", "hello"
+    )
 
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["error_class"]) == (125, "CAPABILITY_DENIED")

@@ -60,15 +60,29 @@ def test_without_bwrap_the_answer_is_no_and_says_what_to_install(
     assert found["level privileged"]["status"] == "enforced"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="probes Linux")
+def test_the_verdict_and_one_thing_to_do_stand_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    _, shown, _ = run(first=NO_BWRAP)
+
+    verdict, todo, *_ = shown.splitlines()
+    assert verdict == "agents cannot be contained at level standard here"
+    assert todo.startswith("first: ")
+    assert "apt install bubblewrap" in todo
+
+
 def test_a_pipe_gets_plain_text_and_nothing_is_left_behind() -> None:
     before = directories()
 
     status, shown, remarks = run()
 
     lines = shown.splitlines()
-    assert lines[0].split() == ["feature", "status", "why", "fix"]
     can = "can" if status == 0 else "cannot"
-    assert lines[-1] == f"agents {can} be contained at level standard here"
+    assert lines[0] == f"agents {can} be contained at level standard here"
+    blank = lines.index("")
+    assert blank == (1 if status == 0 else 2)
+    assert lines[blank + 1].split() == ["feature", "status", "why", "fix"]
     assert "\x1b" not in shown
     assert remarks == ""
     assert directories() <= before

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,7 +69,7 @@ class Ran(NamedTuple):
 
 def run(*words: str | Path, stdin: bytes | None = None, first: str = "") -> Ran:
     done = subprocess.run(
-        [*EXEC[:2], first + EXEC[2], *map(str, words)],
+        [*EXEC[:2], first + EXEC[2], "--json", *map(str, words)],
         input=b"" if stdin is None else stdin,
         capture_output=True,
         timeout=WAIT_S,
@@ -75,6 +77,33 @@ def run(*words: str | Path, stdin: bytes | None = None, first: str = "") -> Ran:
     )
     answer = orjson.loads(done.stdout) if done.stdout else {}
     return Ran(done.returncode, answer, done.stderr.decode())
+
+
+def passed(*words: str) -> tuple[int, bytes, str]:
+    """Return our exit code, the command's output as it came, and stderr."""
+    done = subprocess.run(
+        [*EXEC, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@contextmanager
+def piped(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command with three pipes of ours, killed if it takes too long."""
+    with subprocess.Popen(
+        [*EXEC, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        timer = threading.Timer(WAIT_S, process.kill)
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            process.kill()
 
 
 def python(code: str) -> list[str]:
@@ -94,28 +123,153 @@ def test_a_command_that_ends_well_is_exit_0(level: str) -> None:
 
     assert ran.status == 0
     assert list(ran.answer) == [
-        *("exit_code", "stdout", "stderr", "truncated"),
-        *("error_class", "stop_reason", "usage", "effective"),
+        *("exit_code", "status", "signal", "stdout", "stderr", "truncated"),
+        *("error_class", "stop_reason", "limit", "execution_time_ms", "usage", "effective"),
     ]
     assert (ran.answer["exit_code"], ran.answer["stop_reason"]) == (0, "exited")
     assert (ran.answer["stdout"], ran.answer["stderr"]) == ("out\n", "err\n")
     assert ran.answer["error_class"] is None
     assert ran.answer["truncated"] == {"stdout": False, "stderr": False}
+    assert 0 < ran.answer["execution_time_ms"] < WAIT_S * 1000
     assert ran.remarks == ""
 
 
-def test_a_commands_own_failure_is_exit_1_and_its_code_is_told() -> None:
+def test_output_and_exit_code_pass_through_as_if_nothing_stood_between(level: str) -> None:
+    code = """
+        import sys
+        sys.stdout.buffer.write(b"\\xff\\x00 raw")
+        sys.stderr.write("err\\n")
+        raise SystemExit(77)
+    """
+    status, out, err = passed(level, *python(code))
+
+    assert (status, out) == (77, b"\xff\x00 raw")
+    own, line = err.splitlines()
+    assert (own, line.startswith("callgate: ended with exit code 77 after ")) == ("err", True)
+
+
+def test_a_command_that_ends_well_is_not_spoken_of() -> None:
+    assert passed("--level=privileged", "--", "echo", "hello") == (0, b"hello\n", "")
+
+
+def test_a_large_output_passes_whole_and_a_cap_cuts_it() -> None:
+    code = python("import sys; sys.stdout.write('x' * 5_000_000)")
+
+    status, out, err = passed("--level=privileged", *code)
+    assert (status, len(out), err) == (0, 5_000_000, "")
+
+    status, out, err = passed("--level=privileged", "--max-stdout", "1Ki", *code)
+    assert (status, out) == (0, b"x" * 1024)
+    assert err == "callgate: stdout was cut; raise it with --max-stdout\n"
+
+
+def test_output_comes_while_the_command_runs_and_secrets_are_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "hunter2")
+    policy = policy_file(
+        tmp_path,
+        """
+        version: 1
+        agents:
+          web: {env: {secret: [API_KEY]}, containment: {level: privileged}}
+        """,
+    )
+    words = ["--policy", str(policy), "--", "sh", "-c", "echo my $API_KEY; read line; echo $line"]
+    with piped(*words) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.stdin.write(b"went on\n")
+        process.stdin.close()
+        rest = process.stdout.read()
+        status = process.wait(WAIT_S)
+
+    assert (first, rest, status) == (b"my ***\n", b"went on\n", 0)
+
+
+def test_a_reader_that_goes_away_ends_the_command() -> None:
+    with piped("--level=privileged", "--timeout=50s", "--", "yes") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        started = time.monotonic()
+        status = process.wait(WAIT_S)
+
+    assert time.monotonic() - started < 20
+    assert status not in {0, 124}
+
+
+WITHOUT_END = ["--level=privileged", "--timeout=1s", *python("while 1: print('y' * 4096)")]
+
+
+def test_a_reader_that_stands_still_gets_all_of_it_in_the_end() -> None:
+    with piped(*WITHOUT_END) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        verdict = process.stderr.readline()  # its time runs though nobody reads
+        assert process.poll() is None
+        out = process.stdout.read()
+        status = process.wait(WAIT_S)
+
+    assert (b"over its timeout limit of 1 s" in verdict, status) == (True, 124)
+    assert len(out) > 64 * 1024
+    assert set(out) == set(b"y\n")
+
+
+def test_a_signal_ends_the_wait_for_a_reader_that_stands_still() -> None:
+    with piped(*WITHOUT_END) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 124
+
+
+def test_a_signal_that_ends_the_command_is_128_and_its_number(level: str) -> None:
+    status, _, err = passed(level, "--", "sh", "-c", "kill -USR1 $$")
+
+    assert status == 128 + signal.SIGUSR1
+    assert f"callgate: ended by signal {int(signal.SIGUSR1)} after " in err
+
+
+@pytest.mark.parametrize("word", ["/nonexistent/program", "no-such-program"])
+def test_a_command_that_is_not_there_is_127(level: str, word: str) -> None:
+    ran = run(level, "--", word)
+
+    assert (ran.status, ran.answer["exit_code"], ran.answer["status"]) == (127, None, 127)
+    assert ran.answer["stop_reason"] == "failed_to_start"
+    assert ran.remarks == f"callgate: {word}: not found; nothing ran\n"
+
+
+@pytest.mark.parametrize("word", ["/etc/passwd", "/usr"])
+def test_a_command_that_cannot_be_executed_is_126(level: str, word: str) -> None:
+    status, _, err = passed(level, "--", word)
+
+    assert status == 126
+    assert err.startswith(f"callgate: {word}: cannot be executed; nothing ran")
+
+
+def test_a_program_in_no_format_that_the_kernel_knows_is_126(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x00not a program")
+    program.chmod(0o755)
+
+    assert passed("--level=privileged", "--", str(program))[0] == 126
+
+
+def test_a_commands_own_failure_is_its_own_code() -> None:
     ran = run("--level=privileged", *python("raise SystemExit(77)"))
 
-    assert (ran.status, ran.answer["exit_code"], ran.answer["error_class"]) == (1, 77, None)
+    assert (ran.status, ran.answer["exit_code"], ran.answer["error_class"]) == (77, 77, None)
 
 
-def test_a_command_that_is_not_there_failed_to_start(level: str) -> None:
-    ran = run(level, "--", "/nonexistent/program")
+@pytest.mark.parametrize("number", ["2147483648", "9" * 5000, "²", "0"])
+def test_a_number_that_is_too_large_is_told_the_largest(number: str) -> None:
+    result = CliRunner().invoke(exec_module.app, ["--open-files", number, "--", "true"])
 
-    assert (ran.status, ran.answer["exit_code"]) == (1, None)
-    assert ran.answer["stop_reason"] == "failed_to_start"
-    assert "/nonexistent/program" in ran.remarks
+    told = " ".join(result.output.replace("│", " ").split())
+    assert result.exit_code == 2
+    assert "is not a whole number from 1 to 1,000,000,000, or unlimited" in told
 
 
 def test_options_after_the_command_are_the_commands_own() -> None:
@@ -151,12 +305,13 @@ def test_a_terminal_is_not_handed_on_as_input() -> None:
 def test_a_memory_hog_is_ended_with_limit_exceeded(level: str) -> None:
     ran = run(level, "--memory", "64Mi", *python("block = bytearray(b'x') * (300 * 2**20)"))
 
-    assert (ran.status, ran.answer["exit_code"]) == (1, None)
+    assert (ran.status, ran.answer["exit_code"]) == (137, None)
     assert (ran.answer["error_class"], ran.answer["stop_reason"]) == ("LIMIT_EXCEEDED", "oom")
+    assert ran.answer["limit"]["limit"] == 64 * MIB
     assert 50 * MIB < ran.answer["usage"]["memory_peak_bytes"] < 80 * MIB
-    assert "it went over its memory limit" in ran.remarks
-    assert "  limit  64 MiB" in ran.remarks
-    assert "resumed" not in ran.remarks, "there is nobody who could"
+    (line,) = ran.remarks.splitlines()
+    assert line.startswith("callgate: killed after ")
+    assert line.endswith(": over its memory limit of 64 MiB; raise it with --memory")
 
 
 @sandboxed
@@ -205,7 +360,7 @@ def test_what_takes_longer_than_its_timeout_is_exit_124(level: str) -> None:
 def test_processor_time_that_is_used_up_is_limit_exceeded(level: str) -> None:
     ran = run(level, "--cpu-time", "1s", *python("while True: pass"))
 
-    assert (ran.status, ran.answer["error_class"]) == (1, "LIMIT_EXCEEDED")
+    assert (ran.status, ran.answer["error_class"]) == (137, "LIMIT_EXCEEDED")
     assert ran.answer["stop_reason"] == "cpu_time_limit"
     # The limit counts ticks, the usage is exact: on a busy virtual machine they differ.
     assert 0.5e9 < ran.answer["usage"]["cpu_ns"] < 3e9
@@ -242,7 +397,7 @@ def test_a_workspace_that_is_only_counted_ends_the_run() -> None:
 
     ran = run("--level", "privileged", "--disk", "8Mi", *python(code))
 
-    assert (ran.status, ran.answer["stop_reason"]) == (1, "disk_limit")
+    assert (ran.status, ran.answer["stop_reason"]) == (137, "disk_limit")
     assert ran.answer["usage"]["disk_bytes"] >= 20 * MIB
 
 
@@ -365,7 +520,8 @@ def test_a_second_signal_ends_what_does_not_want_to_end(shared: Path) -> None:
 
 
 def started(*words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*EXEC, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    command = [*EXEC, "--json", *words]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
 def wait_for(path: Path) -> None:
@@ -394,13 +550,16 @@ def test_output_over_a_mebibyte_is_cut_and_said_to_be() -> None:
 
 
 def test_a_command_over_64_kib_is_refused() -> None:
-    fits = ["true", "x" * (contained.MAX_COMMAND_BYTES - 6)]
-    assert not contained.too_long(fits)
+    fits = ["true", "x" * (64 * 1024 - 6)]
+    assert contained.size_of(fits) == 64 * 1024
 
     ran = run("--level", "privileged", "--", fits[0], fits[1] + "x")
 
-    assert (ran.status, ran.answer["error_class"]) == (1, "LIMIT_EXCEEDED")
+    assert (ran.status, ran.answer["error_class"]) == (126, "LIMIT_EXCEEDED")
     assert (ran.answer["exit_code"], ran.answer["stop_reason"]) == (None, None)
+    more = ("--max-command", "65Ki", "--level", "privileged", "--")
+    assert run(*more, fits[0], fits[1] + "x").status == 0
+    assert run("--max-command", "4", "--level", "privileged", "--", "true").status == 126
 
 
 USE = """
@@ -564,11 +723,11 @@ def test_a_number_that_is_too_large_is_told_by_its_bounds() -> None:
 def test_each_limit_of_a_process_has_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     specs: list[LaunchSpec] = []
 
-    def answer(spec: LaunchSpec) -> int:
+    def answer(spec: LaunchSpec, *_: object) -> int:
         specs.append(spec)
         return 0
 
-    monkeypatch.setattr(exec_module, "_answer", answer)
+    monkeypatch.setattr(exec_module, "_start", answer)
     options = {
         "--connections": "20",
         "--address-space": "4Gi",
@@ -660,12 +819,11 @@ def test_a_command_has_a_minute_but_a_person_at_a_terminal_has_time() -> None:
     with pytest.MonkeyPatch.context() as patch:
         seen: list[int | None] = []
 
-        def note(spec: LaunchSpec) -> int:
+        def note(spec: LaunchSpec, *_: object) -> int:
             seen.append(spec.limits.wall_time_ns)
             return 0
 
-        patch.setattr(exec_module, "_answer", note)
-        patch.setattr(exec_module, "_interactive", note)
+        patch.setattr(exec_module, "_start", note)
         for words in (["true"], ["--tty", "true"], ["--tty", "--timeout", "5s", "true"]):
             assert CliRunner().invoke(exec_module.app, words).exit_code == 0
 
@@ -682,4 +840,4 @@ def test_a_terminal_reaches_into_the_containment(terminal: Terminal) -> None:
     assert terminal.sees("size 132 50"), terminal.seen
     terminal.types(b"\x04")
 
-    assert terminal.process.wait(WAIT_S) == 1, "the command's own failure"
+    assert terminal.process.wait(WAIT_S) == 4, "the command's own"

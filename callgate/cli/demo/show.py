@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from callgate.cli.demo.client import Answer
 
-app = typer.Typer(name="demo", add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="demo", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 OURS = {"policy.yaml", "audit", "gate.log"}
 """All that a demonstration leaves in its folder."""

@@ -337,7 +337,7 @@ def test_a_program_prints_the_same(name: str, place: Path) -> None:
         options += ["--mount", str(mount)]
 
     direct = subprocess.run(command, capture_output=True, timeout=PROGRAM_S, check=True)
-    run = [sys.executable, "-m", "callgate", "exec", *options, "--", *command]
+    run = [sys.executable, "-m", "callgate", "exec", "--json", *options, "--", *command]
     inside = subprocess.run(run, capture_output=True, timeout=PROGRAM_S, check=False)
 
     said = json.loads(inside.stdout)
