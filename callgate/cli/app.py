@@ -91,22 +91,24 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in LAZY:
-            return _without_types(super().get_command(ctx, cmd_name))
+            return _in_one_style(super().get_command(ctx, cmd_name))
         place, help_text = LAZY[cmd_name]
         module, _, name = place.partition(":")
         command = typer.main.get_command(getattr(import_module(module), name or "app"))
         command.name = cmd_name
         command.help = command.help or help_text
-        return _without_types(command)
+        return _in_one_style(command)
 
 
-def _without_types(command: Any) -> Any:
-    """Let a command's help name an argument without the type that Python knows it by."""
+def _in_one_style(command: Any) -> Any:
+    """Let a command's help have no boxes, and no argument the type that Python knows it by."""
+    if command is not None:
+        command.rich_markup_mode = None
     for parameter in [] if command is None else command.params:
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda ctx: None  # noqa: ARG005  # typer names it
     for each in getattr(command, "commands", {}).values():
-        _without_types(each)
+        _in_one_style(each)
     return command
 
 
