@@ -646,6 +646,23 @@ async def test_a_call_on_another_loop_runs_nothing_and_says_what_to_do(
         assert_nothing_is_left(router)
 
 
+def test_a_call_on_a_later_loop_of_the_same_thread_runs_nothing(tmp_path: Path) -> None:
+    with asyncio.Runner() as first:
+        made = running(policy(OPEN), tmp_path)
+        router = first.run(made.__aenter__())
+        first.run(router.call(call()))
+
+        async def elsewhere() -> None:
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await router.call(call())
+
+        other = asyncio.new_event_loop()
+        other.run_until_complete(elsewhere())
+        other.close()
+        assert_nothing_is_left(router)
+        first.run(made.__aexit__(None, None, None))
+
+
 async def test_a_call_from_another_loop_can_be_made_on_the_routers(tmp_path: Path) -> None:
     async with running(policy(OPEN), tmp_path) as router:
         loop = asyncio.get_running_loop()
