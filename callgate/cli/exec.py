@@ -295,7 +295,7 @@ def _mount(text: str) -> MountSpec:
         path, mode = text, "ro"
     resolved = Path(path).resolve()
     if not resolved.exists():
-        raise typer.BadParameter(f"there is no {resolved}", param_hint="--mount")
+        raise typer.BadParameter(f"there is no {quoted(str(resolved))}", param_hint="--mount")
     return MountSpec(str(resolved), read_only=mode == "ro")
 
 

@@ -261,7 +261,7 @@ def test_a_shadow_lets_every_call_pass_and_says_who_would_have_refused() -> None
 
     said = [shadow((rate,), (slots,), 0) for _ in range(3)]
 
-    assert said == [[], [slots], [slots, rate]]
+    assert said == [(), (slots,), (slots, rate)]
     assert slots.used == 3
 
 
