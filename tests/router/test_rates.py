@@ -168,6 +168,7 @@ agents:
   web:
     rate: 800/hour
     concurrency: 2
+    queue: 0
     tools: {spent: {rate: 1/hour}}
 """)
     functions = {"web/gate": gate, "web/echo": echo, "web/spent": echo}
