@@ -23,7 +23,7 @@ version: 1
 mode: MODE
 callers:
   alice: {rate: 1000/second}
-defaults: {rate: 1000/second, concurrency: 64}
+defaults: {rate: 1000/second, concurrency: 64, queue: 0}
 agents:
   web:
     tools:

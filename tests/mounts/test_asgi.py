@@ -313,9 +313,8 @@ async def test_a_list_that_cannot_be_read_offers_nothing(desk: Desk) -> None:
         b"\xef\xbb\xbf" + orjson.dumps(call("delete_all")),
         orjson.dumps(call("delete_all")).replace(b'"name"', b'"name":"echo","name"'),
         orjson.dumps(call("echo")).replace(b'"arguments"', b'"Name":"delete_all","arguments"'),
-        orjson.dumps(call("echo")).replace(b'"id":1', b'"id":null'),
     ],
-    ids=["empty", "cut", "[]", "batch", "utf-16", "bom", "twice", "lookalike", "null id"],
+    ids=["empty", "cut", "[]", "batch", "utf-16", "bom", "twice", "lookalike"],
 )
 async def test_what_cannot_be_read_for_sure_is_not_passed_on(
     desk: Desk, tools: Tools, body: bytes

@@ -445,4 +445,4 @@ async def test_a_runtime_that_did_not_list_its_tools_is_asked_again_later(
 def test_a_missing_package_names_its_extra() -> None:
     error = missing_extra("callgate.mounts.x", "x 2", "x")
 
-    assert "pip install 'callgate[x]'" in str(error)
+    assert "pip install --upgrade 'callgate[x]'" in str(error)

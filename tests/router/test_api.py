@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PUBLIC = {
+    "__version__",
     "AuditUnavailable",
     "CallCanceled",
     "CallEnded",
