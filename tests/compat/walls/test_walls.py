@@ -62,6 +62,7 @@ def walled(command: list[str], tmp_path: Path, *mounts: Path) -> list[str]:
         "mounts": [{"path": str(mount), "read_only": False} for mount in mounts],
     }
     agent = {"timeout": "60s", "rate": "unlimited", "concurrency": 8, "containment": containment}
+    agent["tasks"] = "pass"  # else a server is not said to have them
     agent["env"] = {"pass": ["MEMORY_FILE_PATH", *TRUST]}
     policy.write_text(
         json.dumps({"version": 1, "agents": {"real": agent}, "audit": {"path": "audit"}})
