@@ -27,7 +27,7 @@ NPM = (
 def gate(command: list[str], place: Path) -> list[str]:
     """The command with the gate in front of it, under a policy that refuses nobody."""
     policy = place / "callgate.yaml"
-    agent = {"timeout": "30s", "rate": "unlimited", "concurrency": 64}
+    agent = {"timeout": "30s", "rate": "unlimited", "concurrency": 64, "tasks": "pass"}
     policy.write_text(
         json.dumps({"version": 1, "agents": {"real": agent}, "audit": {"path": "audit"}})
     )
