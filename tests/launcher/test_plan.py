@@ -483,7 +483,7 @@ def test_a_mount_beside_what_an_agent_writes_to_needs_none() -> None:
 
 
 def test_a_doubt_is_refused_even_where_gaps_are_allowed() -> None:
-    doubtful = changed(PROGRAM, doubts=(("/root/python", "/srv/pyvenv.cfg is in /srv"),))
+    doubtful = changed(PROGRAM, doubts=(("/opt/python", "/srv/pyvenv.cfg is in /srv"),))
     spec = changed(CONTAINED, level="standard", allow_degraded=True)
 
     decided = plan(spec, ABLE, doubtful)
